@@ -1,5 +1,6 @@
 //! The shell of a replica: flags, files, TLS, sockets, signals, and the API with its authentication.
 
+use crate::blocking;
 use crate::config::{Config, ServeFlags, TlsVersion};
 use crate::connect::{self, redact_url};
 use crate::leader::ElectionSettings;
@@ -25,7 +26,11 @@ type StartError = Box<dyn std::error::Error + Send + Sync>;
 /// # Errors
 /// If the server can't start: a flag, a file, the address or the cluster's
 /// configuration is wrong.
-pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
+pub fn run(flags: ServeFlags) -> Result<(), StartError> {
+    blocking::run_to_end(serve(flags))?
+}
+
+async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     let config = match &flags.config {
         Some(path) => Config::read(path)?,
         None => Config::default(),
@@ -83,23 +88,14 @@ pub async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     if let Some(ip) = advertised(&flags) {
         replica.leader().set_address(SocketAddr::new(ip, address.port()).to_string());
     }
-    let ledger = replica.shared().ledger.clone();
     if flags.leader_elect {
-        let (ledger, leader) = (ledger.clone(), replica.leader().clone());
+        let (ledger, leader) = (replica.shared().ledger.clone(), replica.leader().clone());
         let (api, flags) = (clients.api, flags.clone());
         let copy = LedgerCopy { ledger, leader, api, flags, own_name };
         replica.spawn("ledger copy", copy.run());
     }
     tracing::info!(version = env!("CARGO_PKG_VERSION"), %address, prometheus = redact_url(&flags.prometheus_url), "Started serving");
-    let api = |stop: Stop| {
-        // Watches end when the server stops, and don't hold it up.
-        let closing = stop.clone();
-        listener.serve(server, async move {
-            closing.await;
-            ledger.close();
-        })
-    };
-    Ok(replica.run(api, signal).await?)
+    Ok(replica.run(|stop: Stop| listener.serve(server, stop), signal).await?)
 }
 
 /// The address at which other replicas reach this one, if it is known.

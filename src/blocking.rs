@@ -1,6 +1,23 @@
 //! Computations of milliseconds, which would keep a thread of the runtime from its other tasks.
 
-use tokio::runtime::{Handle, RuntimeFlavor};
+use std::io;
+use std::time::Duration;
+use tokio::runtime::{Handle, Runtime, RuntimeFlavor};
+
+/// How long the end of a runtime waits for its threads.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// Runs a future to its end. A thread that is blocked then, by a pipe that nobody reads or a file server that is away,
+/// is left.
+///
+/// # Errors
+/// If no runtime can be started.
+pub fn run_to_end<T>(future: impl Future<Output = T>) -> io::Result<T> {
+    let runtime = Runtime::new()?;
+    let output = runtime.block_on(future);
+    runtime.shutdown_timeout(LEAVE_TIMEOUT);
+    Ok(output)
+}
 
 /// Computes on this thread while another takes over its other tasks. A runtime of a single thread has
 /// no other, and computes at once: under tokio's paused time no time passes.
@@ -16,6 +33,22 @@ pub fn run<T>(compute: impl FnOnce() -> T) -> T {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_thread_that_is_blocked_is_left() {
+        let (_sender, receiver) = std::sync::mpsc::channel::<()>();
+        let (blocking, blocked) = std::sync::mpsc::channel();
+        let done = run_to_end(async {
+            tokio::spawn(async move {
+                run(move || {
+                    let _ = blocking.send(());
+                    receiver.recv()
+                })
+            });
+            tokio::task::spawn_blocking(move || blocked.recv()).await
+        });
+        assert!(done.is_ok());
+    }
 
     #[test]
     fn it_computes_without_a_runtime() {

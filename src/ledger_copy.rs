@@ -16,7 +16,7 @@ use kube::{Api, Client};
 use serde_json::Value;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 /// What a copy needs.
 pub struct LedgerCopy {
@@ -75,10 +75,16 @@ fn retry(error: impl std::fmt::Display) -> Failed {
 }
 
 impl LedgerCopy {
-    /// Copies the ledger of whoever leads, unless that is this replica, for ever.
-    pub async fn run(self) {
-        self.ledger.await_copy(LEADER_WAIT);
-        tokio::join!(self.learn_own_name(), self.copy_leaders());
+    /// Copies the ledger of whoever leads, unless that is this replica, for ever. Until it has done so, this replica is
+    /// not ready, and lets others lead first: from now on.
+    pub fn run(self) -> impl Future<Output = ()> + Send {
+        let begun = Instant::now();
+        self.ledger.await_copy(begun + LEADER_WAIT);
+        let ledger = self.ledger.clone();
+        self.leader.yield_while(move |led_until| ledger.lacks(led_until));
+        async move {
+            tokio::join!(self.learn_own_name(), self.copy_leaders(begun));
+        }
     }
 
     /// Asks kube-apiserver who this replica is, so that it knows the other replicas by it.
@@ -100,7 +106,7 @@ impl LedgerCopy {
         }
     }
 
-    async fn copy_leaders(&self) {
+    async fn copy_leaders(&self, begun: Instant) {
         let mut leaders = self.leader.leaders();
         let mut failures = FailureLog::default();
         let (mut backoff, progress) = ResettableBackoff::new();
@@ -114,6 +120,9 @@ impl LedgerCopy {
                 }
                 continue;
             };
+            if self.ledger.awaits_copy() {
+                self.ledger.await_copy(begun + COPY_WAIT);
+            }
             copied = copied.filter(|copied| copied.leader == leader && copied.is_complete);
             let ended = tokio::select! {
                 ended = self.copy(&leader, &mut copied) => ended,
@@ -131,6 +140,7 @@ impl LedgerCopy {
                 }
                 Err(Failed::Retry(error)) => Some(error),
                 Err(Failed::Hopeless(error)) => {
+                    self.ledger.await_copy(Instant::now());
                     wait = HOPELESS_WAIT;
                     Some(error)
                 }
@@ -141,7 +151,6 @@ impl LedgerCopy {
                     failures.succeeded();
                 }
                 Some(error) => {
-                    self.ledger.await_copy(Duration::ZERO);
                     if let Some(failures) = failures.failed() {
                         let (leader, address) = (&leader.identity, &leader.address);
                         tracing::warn!(
@@ -186,9 +195,6 @@ impl LedgerCopy {
         if copied.is_none() {
             // Of one that leads since, nothing is copied; the watch of leaders will say so.
             let id = self.ledger.begin_copy().ok_or(Failed::Again)?;
-            if self.ledger.awaits_copy() {
-                self.ledger.await_copy(COPY_WAIT);
-            }
             *copied = Some(Copied { leader: leader.clone(), id, is_complete: false });
         }
         let Some(Copied { id, is_complete, .. }) = copied else { return Err(Failed::Again) };
@@ -254,5 +260,65 @@ impl LedgerCopy {
         let flags = &self.flags;
         let host = format!("{}.{}.svc", flags.service_name, flags.service_namespace());
         connect::peer(flags, &leader.address, host, bundle.as_deref()).await.map_err(retry)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::Clock;
+    use crate::config::{Cli, Command};
+    use crate::fake;
+    use crate::leader::ElectionSettings;
+    use crate::supervise::Spawner;
+    use clap::Parser;
+    use serde_json::json;
+
+    /// A copy of the leader `b` by a replica `a`, at an API server that responds with an error.
+    fn copy(code: u16) -> (Ledger, LedgerCopy) {
+        let (api, _) = fake::api(move |_| fake::failure(code, "x", "x"));
+        let settings = ElectionSettings {
+            elect: true,
+            namespace: "plimsoll".to_owned(),
+            name: "plimsoll".to_owned(),
+            identity: "a".to_owned(),
+            lease_duration: Duration::from_secs(15),
+            renew_deadline: Duration::from_secs(10),
+            retry_period: Duration::from_secs(2),
+        };
+        let (clock, spawner) = (Clock::default(), Spawner::unowned());
+        let leader = LeaderElector::new(api.clone(), settings, clock, Arc::default(), spawner);
+        let lease = json!({
+            "metadata": {"annotations": {"plimsoll.dev/leader-address": "127.0.0.1:1"}},
+            "spec": {"holderIdentity": "b"},
+        });
+        leader.observe_leader(&serde_json::from_value(lease).expect("a Lease"));
+        let Ok(Cli { command: Command::Serve(flags) }) = Cli::try_parse_from(["plimsoll", "serve"])
+        else {
+            panic!("flags of serve");
+        };
+        let ledger = Ledger::new(1 << 20, 0);
+        let (own_name, flags) = (Arc::default(), *flags);
+        (ledger.clone(), LedgerCopy { ledger, leader, api, flags, own_name })
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_new_replica_waits_for_a_leader_that_it_can_not_copy_yet() {
+        let (ledger, copy) = copy(503);
+        let running = tokio::spawn(copy.run());
+        sleep(COPY_WAIT - Duration::from_secs(1)).await;
+        assert!(ledger.awaits_copy());
+        sleep(Duration::from_secs(2)).await;
+        assert!(!ledger.awaits_copy());
+        running.abort();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn it_does_not_wait_where_only_an_administrator_can_help() {
+        let (ledger, copy) = copy(403);
+        let running = tokio::spawn(copy.run());
+        sleep(Duration::from_secs(1)).await;
+        assert!(!ledger.awaits_copy());
+        running.abort();
     }
 }

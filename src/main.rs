@@ -181,5 +181,5 @@ fn serve(
         );
     }
     start_tls()?;
-    tokio::runtime::Runtime::new()?.block_on(plimsoll::app::serve(flags))
+    plimsoll::app::run(flags)
 }

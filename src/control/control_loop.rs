@@ -265,7 +265,9 @@ impl ControlLoop {
         if term != self.term {
             self.term = term;
             match term {
-                Some(_) => self.ctx.ledger.begin_term(self.ctx.clock.wall_ms()),
+                Some(_) => {
+                    self.ctx.ledger.begin_term(self.ctx.clock.wall_ms(), leader.led_by_others());
+                }
                 None => self.ctx.ledger.end_term(),
             }
             history_loaded_term.store(NO_TERM, Ordering::Release);

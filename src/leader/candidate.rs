@@ -166,6 +166,14 @@ impl<'a> Candidate<'a> {
             self.state.end_term(Some(&lease));
             self.acquisition = None;
         }
+        let before = self.observed.as_ref().map(|(_, record, _)| record);
+        let was_holder = before.is_some_and(|before| before.holder == self.settings().identity);
+        // One that was released was held by whoever held it before; a new one by nobody.
+        let is_of_others =
+            !is_holder && (!record.holder.is_empty() || (record.transitions > 0 && !was_holder));
+        if is_of_others && before != Some(&record) {
+            *locked(&self.state.led_by_others) = Some(Instant::now());
+        }
         let was_made_holder = is_holder && self.acquisition != Some(record.transitions);
         if was_made_holder {
             self.acquisition = Some(record.transitions);
@@ -256,7 +264,7 @@ impl<'a> Candidate<'a> {
             Some((_, record, at)) if record.holder == self.settings().identity => *at + retry,
             Some((_, record, at)) => {
                 let expiry = if record.holder.is_empty() { *at } else { *at + record.duration };
-                expiry + self.prometheus_outage_delay()
+                expiry + self.prometheus_outage_delay().max(self.history_delay(record))
             }
             None => self.recreate_at.max(Instant::now() + MIN_RETRY),
         }
@@ -272,6 +280,16 @@ impl<'a> Candidate<'a> {
         match self.prometheus.failing_for() {
             Some(_) => self.settings().lease_duration,
             None => Duration::ZERO,
+        }
+    }
+
+    /// How much longer this replica waits while it lacks what was decided before: the others copy that from the leader,
+    /// and would lose it. One that has it tries within a retry period.
+    fn history_delay(&self, record: &LeaseRecord) -> Duration {
+        let was_led = record.transitions > 0;
+        match was_led && self.state.lacks_history() {
+            true => 2 * self.settings().retry_period,
+            false => Duration::ZERO,
         }
     }
 

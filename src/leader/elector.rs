@@ -64,9 +64,26 @@ impl LeaderElector {
         self.0.observe_freeze(lease, false);
     }
 
+    /// Takes the leader from a Lease, as the watch does.
+    #[cfg(test)]
+    pub(crate) fn observe_leader(&self, lease: &k8s_openapi::api::coordination::v1::Lease) {
+        self.0.observe_leader(lease);
+    }
+
     /// Tells the other replicas where this one is reached when it leads: an IP address and port.
     pub fn set_address(&self, address: String) {
         let _ = self.0.address.set(address);
+    }
+
+    /// Lets others lead first while this replica lacks what leaders before it decided, of whom one led until the time
+    /// that is given.
+    pub fn yield_while(&self, lacks: impl Fn(Option<Instant>) -> bool + Send + Sync + 'static) {
+        let _ = self.0.lacks_history.set(Box::new(lacks));
+    }
+
+    /// When another replica was last seen to lead, if ever.
+    pub fn led_by_others(&self) -> Option<Instant> {
+        *locked(&self.0.led_by_others)
     }
 
     /// Who leads and where it is reached, as of the newest Lease seen.
@@ -88,7 +105,8 @@ impl LeaderElector {
     /// freeze.
     ///
     /// A leader that can't reach Prometheus hands over once. A candidate that can't reach
-    /// Prometheus waits twice as long as others, so that a replica leads that can decide.
+    /// Prometheus waits twice as long as others, so that a replica leads that can decide. One that lacks what was
+    /// decided before waits a little, so that one leads that does not.
     pub async fn run(&self, prometheus: &prometheus::Client, stop: impl Future<Output = ()>) {
         let stop = stop.shared();
         let limit = async {

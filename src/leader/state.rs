@@ -24,6 +24,10 @@ pub struct LeaderState {
     pub address: OnceLock<String>,
     /// The leader as of the newest Lease seen, and where it is reached.
     pub leader: watch::Sender<Option<LeaderAddress>>,
+    /// When another replica was last seen to hold, renew or release the Lease.
+    pub led_by_others: Mutex<Option<Instant>>,
+    /// Whether this replica lacks what those decided who led until then.
+    pub lacks_history: OnceLock<LacksHistory>,
     /// The freeze, as of the newest Lease seen.
     pub observed_freeze: Mutex<ObservedFreeze>,
     /// Writes of any kind in flight.
@@ -42,6 +46,9 @@ pub struct LeaderState {
     recorder: EventRecorder,
     metrics: Arc<Metrics>,
 }
+
+/// A function of the time until which others led.
+pub type LacksHistory = Box<dyn Fn(Option<Instant>) -> bool + Send + Sync>;
 
 /// The annotation of the Lease that says where its holder is reached.
 pub const ADDRESS: &str = "plimsoll.dev/leader-address";
@@ -118,6 +125,8 @@ impl LeaderState {
             changes: watch::Sender::new(0),
             address: OnceLock::new(),
             leader: watch::Sender::new(None),
+            led_by_others: Mutex::default(),
+            lacks_history: OnceLock::new(),
             observed_freeze: Mutex::default(),
             writes: InFlight::default(),
             scale_writes: InFlight::default(),
@@ -192,6 +201,12 @@ impl LeaderState {
             self.record(lease, "LeaderElection", "stopped leading");
         }
         self.changes.send_modify(|changes| *changes += 1);
+    }
+
+    /// Whether this replica lacks what other leaders decided.
+    pub fn lacks_history(&self) -> bool {
+        let led_until = *locked(&self.led_by_others);
+        self.lacks_history.get().is_some_and(|lacks| lacks(led_until))
     }
 
     /// Takes the leader from a Lease.

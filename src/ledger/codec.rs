@@ -13,6 +13,8 @@ pub struct Encoded {
     bytes: Vec<u8>,
     bases: Vec<Arc<Basis>>,
     base: Base,
+    /// The time of the last decision of all entries: a clock may have jumped back.
+    latest: i64,
     entries: u32,
 }
 
@@ -61,6 +63,11 @@ impl Encoded {
     /// The time of the last decision of the last entry.
     pub fn last_time(&self) -> i64 {
         self.base.time
+    }
+
+    /// The latest decision of any entry.
+    pub fn latest_time(&self) -> i64 {
+        self.latest
     }
 
     /// The size of the bytes alone.
@@ -133,6 +140,7 @@ impl Encoded {
             measured(out, metric, target(&entry.basis, index), (current, entry.last), &mut value);
         }
         self.entries += 1;
+        self.latest = self.latest.max(entry.last);
         self.base = Base {
             sequence: entry.sequence,
             version: entry.version,

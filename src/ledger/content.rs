@@ -3,25 +3,27 @@
 use super::changes::{Changes, Expired};
 use super::entry::{Basis, Entry, Position};
 use super::history::History;
+use super::shares::Shares;
 use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, RangeInclusive};
 use std::sync::Arc;
 
 /// The entries of all autoscalers.
 #[derive(Debug)]
 pub(super) struct Content {
     histories: BTreeMap<ObjectKey, [Option<Box<History>>; 2]>,
-    /// The histories by the age of their oldest part, and by their own address.
-    by_age: BTreeMap<(u64, usize), Arc<AutoscalerRef>>,
+    shares: Shares,
+    /// The time of the last decision.
+    pub newest: UnixMillis,
     pub changes: Changes,
     bytes: usize,
     /// The number of entries.
     pub entries: usize,
     /// The resource version with which the leadership began that they are of.
     pub began: u64,
-    /// Since when there are entries.
+    /// Since when the entries are all that were made, but for what was dropped.
     pub since: UnixMillis,
     /// How many were dropped to make room.
     pub dropped: u64,
@@ -102,6 +104,8 @@ pub type Sequences = Option<(u64, u64)>;
 const PAGE_BYTES: usize = 64 * 1024;
 /// The most histories, and changes, that are looked at for a page, while others wait.
 const MAX_LOOKED_AT: usize = 2_000;
+/// For how long no namespace can take the memory of another that has less, in ms.
+const PROTECTED_MS: i64 = 24 * 3_600_000;
 
 fn slot(kind: AutoscalerKind) -> usize {
     match kind {
@@ -115,7 +119,8 @@ impl Content {
     pub fn new(version: u64, since: UnixMillis, max_bytes: usize) -> Self {
         Self {
             histories: BTreeMap::new(),
-            by_age: BTreeMap::new(),
+            shares: Shares::default(),
+            newest: 0,
             changes: Changes::new(version, max_bytes),
             bytes: 0,
             entries: 0,
@@ -132,6 +137,11 @@ impl Content {
 
     fn history(&self, autoscaler: &AutoscalerRef) -> Option<&History> {
         self.histories.get(&autoscaler.key)?[slot(autoscaler.kind)].as_deref()
+    }
+
+    /// The sequence of the last entry of an autoscaler; 0 if there is none.
+    pub fn sequence(&self, autoscaler: &AutoscalerRef) -> u64 {
+        self.history(autoscaler).map_or(0, History::sequence)
     }
 
     /// What the last run of an autoscaler is based on.
@@ -156,33 +166,74 @@ impl Content {
             place.get_or_insert_with(|| Box::new(History::new(Arc::new(autoscaler.clone()))));
         let changed = change(history, &mut self.changes);
         let mut after = measure(history);
-        if before.2 != after.2 {
-            let of = &history.of;
-            let address = Arc::as_ptr(of).addr();
-            if let Some(age) = before.2 {
-                self.by_age.remove(&(age, address));
-            }
-            if let Some(age) = after.2 {
-                self.by_age.insert((age, address), of.clone());
-            }
-        }
+        let of = history.of.clone();
         if after.2.is_none() {
             (*place, after) = (None, (0, 0, None));
             if slots.iter().all(Option::is_none) {
                 self.histories.remove(key);
             }
         }
+        self.shares.change(&of, (before.0, before.2), (after.0, after.2));
         self.bytes = (self.bytes + after.0).saturating_sub(before.0);
         self.entries = (self.entries + after.1).saturating_sub(before.1);
         changed
     }
 
-    /// Drops what is oldest until the rest is within a number of bytes, and notes that. If it is not `leads`, the leader
+    /// Entries of other leaders may be missing before `now`: the names that they had are not used again.
+    pub fn skip(&mut self, now: UnixMillis) {
+        let histories = self.histories.values().flatten().flatten();
+        let all: Vec<_> = histories.map(|history| history.of.clone()).collect();
+        all.iter().for_each(|of| self.edit(of, |history, changes| history.skip(now, changes)));
+        self.since = now;
+    }
+
+    /// Drops what is between two places: it is not in the leader's list.
+    pub fn drop_between(&mut self, after: Option<&Position>, before: Option<&Position>) {
+        let of = |place: &Position| AutoscalerRef { kind: place.kind, key: place.key.clone() };
+        let begin = after.map_or(0, |after| after.sequence.saturating_add(1));
+        let end = before.map_or(u64::MAX, |before| before.sequence.saturating_sub(1));
+        let place = |place: &Position| (place.key.clone(), place.kind);
+        let [first, last] = [after, before].map(|one| one.map(place));
+        if let Some((after, _)) = after.zip(before).filter(|_| first == last) {
+            return self.drop_all_of(&of(after), begin..=end);
+        }
+        let from = after.map_or(Bound::Unbounded, |after| Bound::Included(after.key.clone()));
+        let to = before.map_or(Bound::Unbounded, |before| Bound::Included(before.key.clone()));
+        let within = self.histories.range((from, to)).flat_map(|(_, slots)| slots.iter().flatten());
+        let is_between = |of: &Arc<AutoscalerRef>| {
+            let place = Some((of.key.clone(), of.kind));
+            (first.is_none() || place > first) && (last.is_none() || place < last)
+        };
+        let between: Vec<_> = within.map(|history| history.of.clone()).filter(is_between).collect();
+        between.iter().for_each(|of| self.drop_all_of(of, 0..=u64::MAX));
+        if let Some(after) = after {
+            self.drop_all_of(&of(after), begin..=u64::MAX);
+        }
+        if let Some(before) = before {
+            self.drop_all_of(&of(before), 0..=end);
+        }
+    }
+
+    fn drop_all_of(&mut self, autoscaler: &AutoscalerRef, sequences: RangeInclusive<u64>) {
+        if !sequences.is_empty() && self.history(autoscaler).is_some() {
+            self.edit(autoscaler, |history, _| history.drop_all_of(&sequences));
+        }
+    }
+
+    /// Of which history the oldest part is dropped next: what is older than a day; or else that of the namespace that
+    /// takes most, so that none can erase what others decided.
+    fn next_to_drop(&self) -> Option<Arc<AutoscalerRef>> {
+        let oldest = self.shares.oldest()?;
+        let time = self.history(oldest).and_then(History::oldest_time);
+        let is_old = time.is_some_and(|time| self.newest - time >= PROTECTED_MS);
+        Some(if is_old { oldest } else { self.shares.oldest_of_largest()? }.clone())
+    }
+
+    /// Drops the oldest until the rest is within a number of bytes, and notes that. If it is not `leads`, the leader
     /// gives the resource versions: then whoever watches has to list again.
     pub fn make_room(&mut self, max_bytes: usize, leads: bool) {
         while self.bytes() > max_bytes {
-            let Some((_, oldest)) = self.by_age.first_key_value() else { return };
-            let oldest = oldest.clone();
+            let Some(oldest) = self.next_to_drop() else { return };
             let dropped = self.edit(&oldest, |history, _| history.drop_oldest());
             self.dropped += dropped.len() as u64;
             match leads {

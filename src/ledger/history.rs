@@ -6,6 +6,7 @@ use super::entry::{Basis, Entry};
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerRef;
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 /// The entries of one autoscaler: the run in progress, and those before it in blocks. What is dropped is the oldest
@@ -16,14 +17,15 @@ pub(super) struct History {
     pub of: Arc<AutoscalerRef>,
     /// Blocks of entries, the oldest first.
     blocks: VecDeque<Encoded>,
-    /// The approximate memory of these in bytes.
+    /// The approximate memory of these in bytes, and the number of their entries.
     bytes_of_blocks: usize,
+    entries_of_blocks: usize,
     /// The entries since the last block.
     recent: Encoded,
     /// The run in progress.
     run: Option<Run>,
-    /// The sequence of the oldest entry: those before it are dropped, though their block may still be there.
-    first: u64,
+    /// The least sequence of the next entry that is recorded.
+    next: u64,
 }
 
 /// A run in progress: all decisions of it, and what is shown of them.
@@ -68,13 +70,13 @@ impl History {
     /// That of an autoscaler, which has none yet.
     pub fn new(of: Arc<AutoscalerRef>) -> Self {
         let (blocks, recent) = (VecDeque::new(), Encoded::default());
-        Self { of, blocks, bytes_of_blocks: 0, recent, run: None, first: 1 }
+        Self { of, blocks, bytes_of_blocks: 0, entries_of_blocks: 0, recent, run: None, next: 1 }
     }
 
     /// The approximate memory in bytes, with its place in the ledger.
     pub fn bytes(&self) -> usize {
         let key = &self.of.key;
-        let place = size_of::<Self>() + 160 + 2 * (key.namespace.len() + key.name.len());
+        let place = size_of::<Self>() + 256 + 2 * (key.namespace.len() + key.name.len());
         let run = self.run.as_ref().map_or(0, Run::bytes);
         place + self.bytes_of_blocks + self.recent.bytes(None) + run
     }
@@ -88,14 +90,23 @@ impl History {
 
     /// The number of entries.
     pub fn len(&self) -> usize {
-        (self.sequence() + 1).saturating_sub(self.first) as usize
+        self.entries_of_blocks + self.recent.len() + usize::from(self.run.is_some())
+    }
+
+    fn oldest(&self) -> Option<&Encoded> {
+        let recent = (self.recent.len() > 0).then_some(&self.recent);
+        let shown = self.run.as_ref().map(|run| &run.shown);
+        self.blocks.front().or(recent).or(shown)
     }
 
     /// The resource version of the last entry of the oldest part; none if there is nothing.
     pub fn age(&self) -> Option<u64> {
-        let recent = (self.recent.len() > 0).then_some(&self.recent);
-        let shown = self.run.as_ref().map(|run| &run.shown);
-        self.blocks.front().or(recent).or(shown).map(Encoded::version)
+        self.oldest().map(Encoded::version)
+    }
+
+    /// The time of the last decision of the oldest part; none if there is nothing.
+    pub fn oldest_time(&self) -> Option<UnixMillis> {
+        self.oldest().map(Encoded::last_time)
     }
 
     /// What the last run is based on.
@@ -116,39 +127,70 @@ impl History {
         }
         self.end(changes);
         let mut entry = decision.clone();
-        entry.sequence = self.sequence() + 1;
+        entry.sequence = self.next.max(self.sequence() + 1);
         entry.version = changes.next(&self.of, entry.sequence, None);
         entry.added = entry.version;
         self.run = Some(Run::new(entry));
     }
 
-    /// Takes an entry of the leader's ledger as it is. Returns whether it was not known.
+    /// Entries of other leaders may be missing after these: the run ends, and the next entry gets a sequence that none of
+    /// them can have, as there is less than one in a ms.
+    pub fn skip(&mut self, now: UnixMillis, changes: &mut Changes) {
+        self.end(changes);
+        let recent = Some(&self.recent).filter(|recent| recent.len() > 0);
+        let last = recent.or(self.blocks.back()).map_or(now, Encoded::last_time);
+        self.next = self.sequence() + 1 + u64::try_from(now - last).unwrap_or(0);
+    }
+
+    /// Takes an entry of the leader's ledger as it is, instead of one with its sequence. Returns whether it was not
+    /// known.
     pub fn copy(&mut self, mut entry: Entry) -> bool {
-        if entry.sequence < self.first || entry.sequence < self.sequence() {
-            return self.replace(entry);
-        }
-        if self.len() == 0 {
-            self.first = entry.sequence;
-        }
         match self.run.take_if(|run| run.entry.sequence == entry.sequence) {
             Some(run) => entry.added = run.entry.added,
+            None if entry.sequence <= self.sequence() => return self.insert(entry),
             None => self.close(),
         }
         self.run = Some(Run::new(entry));
         true
     }
 
-    /// Replaces an entry since the last block: the run of which it is the end was closed by the next one.
-    fn replace(&mut self, mut entry: Entry) -> bool {
-        let mut all: Vec<Entry> = self.recent.iter().collect();
-        let Some(known) = all.iter_mut().find(|known| known.sequence == entry.sequence) else {
+    /// Takes an entry before the run: it may be new, or the end of a run that was closed by the next one.
+    fn insert(&mut self, entry: Entry) -> bool {
+        let at = self.blocks.partition_point(|block| block.sequence() < entry.sequence);
+        let Some(entries) = with(self.blocks.get(at).unwrap_or(&self.recent), entry) else {
             return false;
         };
-        entry.added = known.added;
-        *known = entry;
-        self.recent = Encoded::default();
-        all.iter().for_each(|entry| self.recent.push(entry));
+        if at == self.blocks.len() {
+            self.recent = encoded(&entries);
+            return true;
+        }
+        let block = encoded(&entries);
+        match block.data_bytes() < 2 * BLOCK_BYTES {
+            true => self.replace(at, [block]),
+            false => {
+                let (older, newer) = entries.split_at(entries.len() / 2);
+                self.replace(at, [encoded(older), encoded(newer)]);
+            }
+        }
         true
+    }
+
+    /// Puts blocks, of which some may be empty, in the place of one.
+    fn replace(&mut self, at: usize, blocks: impl IntoIterator<Item = Encoded>) {
+        if let Some(replaced) = self.blocks.remove(at) {
+            self.count_off(&replaced);
+        }
+        for (n, block) in blocks.into_iter().filter(|block| block.len() > 0).enumerate() {
+            let block = block.sealed();
+            self.bytes_of_blocks += block.bytes(None);
+            self.entries_of_blocks += block.len();
+            self.blocks.insert(at + n, block);
+        }
+    }
+
+    fn count_off(&mut self, block: &Encoded) {
+        self.bytes_of_blocks = self.bytes_of_blocks.saturating_sub(block.bytes(None));
+        self.entries_of_blocks = self.entries_of_blocks.saturating_sub(block.len());
     }
 
     /// Ends the run, as the next decision is another or there is none.
@@ -167,41 +209,36 @@ impl History {
         let is_full =
             self.recent.data_bytes() >= BLOCK_BYTES || self.recent.bytes(None) >= WHOLE_BLOCK_BYTES;
         if is_full {
-            let block = std::mem::take(&mut self.recent).sealed();
-            self.bytes_of_blocks += block.bytes(None);
-            self.blocks.push_back(block);
+            let block = std::mem::take(&mut self.recent);
+            self.replace(self.blocks.len(), [block]);
         }
-    }
-
-    fn pop_block(&mut self) -> Option<Encoded> {
-        let block = self.blocks.pop_front()?;
-        self.bytes_of_blocks = self.bytes_of_blocks.saturating_sub(block.bytes(None));
-        Some(block)
     }
 
     /// Drops the oldest part, and returns the sequences of its entries and the times of their first decisions.
     pub fn drop_oldest(&mut self) -> Vec<(u64, UnixMillis)> {
-        let part = match self.pop_block() {
-            Some(block) => block,
+        let part = match self.blocks.pop_front() {
+            Some(block) => {
+                self.count_off(&block);
+                block
+            }
             None if self.recent.len() > 0 => std::mem::take(&mut self.recent),
             None => self.run.take().map(|run| run.shown).unwrap_or_default(),
         };
-        let first = self.first;
-        self.first = first.max(part.sequence() + 1);
-        let is_shown = |entry: &Entry| entry.sequence >= first;
-        part.iter().filter(is_shown).map(|entry| (entry.sequence, entry.first)).collect()
+        part.iter().map(|entry| (entry.sequence, entry.first)).collect()
     }
 
-    /// Drops the entries up to a sequence.
-    pub fn drop_through(&mut self, last: u64) {
-        self.first = self.first.max(last + 1);
-        while self.blocks.front().is_some_and(|block| block.sequence() <= last) {
-            self.pop_block();
+    /// Drops the entries of these sequences.
+    pub fn drop_all_of(&mut self, sequences: &RangeInclusive<u64>) {
+        let mut at = self.blocks.partition_point(|block| block.sequence() < *sequences.start());
+        while let Some(kept) = self.blocks.get(at).and_then(|block| without(block, sequences)) {
+            let is_left = kept.len() > 0;
+            self.replace(at, [kept]);
+            at += usize::from(is_left);
         }
-        if self.recent.len() > 0 && self.recent.sequence() <= last {
-            self.recent = Encoded::default();
+        if let Some(kept) = without(&self.recent, sequences) {
+            self.recent = kept;
         }
-        self.run.take_if(|run| run.entry.sequence <= last);
+        self.run.take_if(|run| sequences.contains(&run.entry.sequence));
     }
 
     /// The entries from a sequence on whose last decision is not before `since`, if given; the oldest first, as they are
@@ -211,13 +248,12 @@ impl History {
         from: u64,
         since: Option<UnixMillis>,
     ) -> impl Iterator<Item = Entry> + '_ {
-        let from = from.max(self.first);
         let shown = self.run.iter().map(|run| &run.shown);
         let begin = self.blocks.partition_point(|block| block.sequence() < from);
         let all = self.blocks.range(begin..).chain([&self.recent]).chain(shown);
         let is_since = move |last| since.is_none_or(|since| last >= since);
         all.filter(move |part| part.sequence() >= from)
-            .filter(move |part| is_since(part.last_time()))
+            .filter(move |part| is_since(part.latest_time()))
             .flat_map(Encoded::iter)
             .filter(move |entry| entry.sequence >= from && is_since(entry.last))
     }
@@ -226,4 +262,36 @@ impl History {
     pub fn get(&self, sequence: u64) -> Option<Entry> {
         self.entries(sequence, None).next().filter(|entry| entry.sequence == sequence)
     }
+}
+
+fn encoded<'a>(entries: impl IntoIterator<Item = &'a Entry>) -> Encoded {
+    let mut encoded = Encoded::default();
+    entries.into_iter().for_each(|entry| encoded.push(entry));
+    encoded
+}
+
+/// The entries of a part with another one, in their order; none if that is one of them.
+fn with(part: &Encoded, mut entry: Entry) -> Option<Vec<Entry>> {
+    let mut entries: Vec<Entry> = part.iter().collect();
+    match entries.binary_search_by_key(&entry.sequence, |known| known.sequence) {
+        Ok(at) if entries[at].version == entry.version => return None,
+        Ok(at) => {
+            entry.added = entries[at].added;
+            entries[at] = entry;
+        }
+        Err(at) => entries.insert(at, entry),
+    }
+    Some(entries)
+}
+
+/// A part without the entries of these sequences; none if it has none of them.
+fn without(part: &Encoded, sequences: &RangeInclusive<u64>) -> Option<Encoded> {
+    let (mut kept, mut is_any) = (Encoded::default(), false);
+    for entry in part.iter() {
+        match sequences.contains(&entry.sequence) {
+            true => is_any = true,
+            false => kept.push(&entry),
+        }
+    }
+    is_any.then_some(kept)
 }

@@ -2,12 +2,13 @@
 
 use crate::hpa::schedule::{self, ScheduleSpec};
 use crate::hpa::{
-    self, ConditionKind, Context, ControllerConfig, Input, Phase, Pod, PodSamples, Ready,
+    self, ConditionKind, Context, ControllerConfig, Input, Metric, Phase, Pod, PodSamples, Ready,
     RecordedTrace, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
     UnselectedSamples,
 };
 use crate::time::UnixMillis;
 use serde::{Deserialize, Serialize};
+use std::io;
 
 /// All inputs of a decision.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -84,6 +85,32 @@ pub struct LoggedOutcome {
     pub trace: RecordedTrace,
 }
 
+impl LoggedOutcome {
+    /// About how many bytes it takes.
+    pub fn estimated_bytes(&self) -> usize {
+        json_bytes(self)
+    }
+}
+
+/// The length of a value as JSON, which is not made for that.
+fn json_bytes(value: &impl Serialize) -> usize {
+    struct Length(usize);
+    impl io::Write for Length {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0 += bytes.len();
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+    let mut length = Length(0);
+    // What can't be written is dropped with its line.
+    let _ = serde_json::to_writer(&mut length, value);
+    length.0
+}
+
 impl LoggedInputs {
     /// The inputs of a decision that is about to be made.
     pub fn new(
@@ -115,13 +142,15 @@ impl LoggedInputs {
     /// About how many bytes they take.
     pub fn estimated_bytes(&self) -> usize {
         let pods = match &self.pods {
-            LoggedPods::Selected(pods) => pods.len(),
-            _ => 0,
+            LoggedPods::Selected(pods) => pods.len() * 512,
+            other => json_bytes(other),
         };
         let histories =
             self.history.recommendations.len() + self.history.ups.len() + self.history.downs.len();
-        let samples: usize = self.samples.iter().map(LoggedSamples::len).sum();
-        4096 + pods * 512 + samples * 64 + histories * 32
+        let samples: usize = self.samples.iter().map(LoggedSamples::estimated_bytes).sum();
+        let specs = json_bytes(&self.spec) + json_bytes(&self.schedules);
+        let metrics = self.spec.metrics.len() * size_of::<Metric>();
+        4096 + pods + samples + histories * 32 + 2 * specs + metrics + self.failing.len() * 16
     }
 
     /// Decides on them again.
@@ -220,11 +249,14 @@ impl LoggedSamples {
         }
     }
 
-    fn len(&self) -> usize {
-        match self {
-            Self::PerPod(Ok(of)) => of.of_pods.len(),
-            Self::Values(Ok(values)) => values.len(),
-            _ => 1,
+    fn estimated_bytes(&self) -> usize {
+        64 + match self {
+            Self::PerPod(Ok(of)) => of.of_pods.len() * 64,
+            Self::Values(Ok(values)) => values.len() * 8,
+            Self::Value(Ok(_)) => 0,
+            Self::PerPod(Err(error)) | Self::Value(Err(error)) | Self::Values(Err(error)) => {
+                error.len()
+            }
         }
     }
 

@@ -38,6 +38,15 @@ struct Shared {
     dropped: AtomicU64,
 }
 
+/// Lines that are written at once.
+#[derive(Default)]
+struct Batch {
+    text: String,
+    lines: u64,
+    /// What they are counted by while they wait.
+    queued: usize,
+}
+
 /// Writes the lines of a decision log.
 pub struct DecisionLogWriter {
     decisions: UnboundedReceiver<Logged>,
@@ -59,6 +68,8 @@ const BATCH_BYTES: usize = 1 << 20;
 pub const MAX_LINE_BYTES: usize = 64 << 20;
 /// How long a log waits after a write that failed.
 const RETRY: Duration = Duration::from_secs(1);
+/// How long the end of the process waits for a log.
+const FINISH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// A decision log to a file, or to standard output if that is `-`, and its writer. All its files together
 /// have at most `max_bytes`.
@@ -88,8 +99,10 @@ impl DecisionLog {
         if !self.has_room() {
             return self.drop_one();
         }
-        let inputs = evaluated.as_ref().map_or(0, |(inputs, _)| inputs.estimated_bytes());
-        let bytes = 1024 + inputs;
+        let of_evaluation = evaluated
+            .as_ref()
+            .map_or(0, |(inputs, outcome)| inputs.estimated_bytes() + outcome.estimated_bytes());
+        let bytes = 1024 + of_evaluation + entry.bytes() + entry.basis.bytes();
         let (autoscaler, entry) = (autoscaler.clone(), entry.clone());
         self.shared.queued.fetch_add(bytes, Ordering::Relaxed);
         let _ = self.decisions.send(Logged { autoscaler, evaluated, entry, bytes });
@@ -98,6 +111,19 @@ impl DecisionLog {
     /// A decision is not written: its inputs were not kept, as too many waited.
     pub fn drop_one(&self) {
         self.shared.dropped.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Waits until all that was queued is written, or can't be: a few seconds at most, as the process ends.
+    pub async fn finish(&self) {
+        let queued = || self.shared.queued.load(Ordering::Relaxed);
+        let written = async {
+            while queued() > 0 {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        if tokio::time::timeout(FINISH_TIMEOUT, written).await.is_err() {
+            tracing::warn!(bytes = queued(), "Stopped before the decision log was written");
+        }
     }
 
     /// How many lines were written, and how many were dropped.
@@ -123,34 +149,31 @@ impl DecisionLogWriter {
 
     /// Writes a decision, and others that wait.
     fn write_queued(&mut self, open: &mut Option<(File, u64)>, first: Logged) -> io::Result<()> {
-        let (mut batch, mut count, mut next) = (String::new(), 0, Some(first));
+        let (mut batch, mut next) = (Batch::default(), Some(first));
         let mut written = Ok(());
         while let Some(logged) = next {
-            let line = self.line(&logged);
-            self.shared.queued.fetch_sub(logged.bytes, Ordering::Relaxed);
-            if let Some(line) = line {
-                // A batch goes into one file.
-                if (batch.len() + line.len()) as u64 > self.max_file_bytes {
-                    written = written.and(self.write_batch(open, &mut batch, &mut count));
-                }
-                batch += &line;
-                count += 1;
+            let line = self.line(&logged).unwrap_or_default();
+            // A batch goes into one file.
+            if (batch.text.len() + line.len()) as u64 > self.max_file_bytes {
+                written = written.and(self.write_batch(open, std::mem::take(&mut batch)));
             }
-            next = (batch.len() < BATCH_BYTES).then(|| self.decisions.try_recv().ok()).flatten();
+            batch.queued += logged.bytes;
+            batch.lines += u64::from(!line.is_empty());
+            batch.text += &line;
+            let has_room = batch.text.len() < BATCH_BYTES;
+            next = has_room.then(|| self.decisions.try_recv().ok()).flatten();
         }
-        written.and(self.write_batch(open, &mut batch, &mut count))
+        written.and(self.write_batch(open, batch))
     }
 
-    fn write_batch(
-        &self,
-        open: &mut Option<(File, u64)>,
-        batch: &mut String,
-        count: &mut u64,
-    ) -> io::Result<()> {
-        let written = self.write(open, batch.as_bytes());
+    fn write_batch(&self, open: &mut Option<(File, u64)>, batch: Batch) -> io::Result<()> {
+        let written = match batch.text.is_empty() {
+            true => Ok(()),
+            false => self.write(open, batch.text.as_bytes()),
+        };
         let counter = if written.is_ok() { &self.shared.written } else { &self.shared.dropped };
-        counter.fetch_add(std::mem::take(count), Ordering::Relaxed);
-        batch.clear();
+        counter.fetch_add(batch.lines, Ordering::Relaxed);
+        self.shared.queued.fetch_sub(batch.queued, Ordering::Relaxed);
         written
     }
 
@@ -227,18 +250,22 @@ fn open_log(path: &Path) -> io::Result<(File, u64)> {
     Ok((file, whole))
 }
 
-/// Moves a full file to FILE.1, that one to FILE.2, and so on; the last one is dropped.
+/// Moves a full file to FILE.1, that one to FILE.2, and so on up to the first number that is free; if none is, the last
+/// one is dropped. So what fails on the way leaves a free number, and no later attempt drops another file.
 fn rotate(path: &Path) -> io::Result<()> {
+    if !path.try_exists()? {
+        // Somebody has removed it.
+        return Ok(());
+    }
     let numbered = |number: u64| {
         let mut name = path.as_os_str().to_owned();
         name.push(format!(".{number}"));
         PathBuf::from(name)
     };
-    for number in (1..FILES - 1).rev() {
-        match std::fs::rename(numbered(number), numbered(number + 1)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-            _ => {}
-        }
+    let last = FILES - 1;
+    let free = (1..last).find(|number| !numbered(*number).exists()).unwrap_or(last);
+    for number in (1..free).rev() {
+        std::fs::rename(numbered(number), numbered(number + 1))?;
     }
     std::fs::rename(path, numbered(1))
 }
@@ -276,6 +303,56 @@ mod tests {
             let _ = writer.write(&mut open, format!("{n:0>99}\n").as_bytes());
         }
         assert!(std::fs::metadata(&path).unwrap().len() <= 1000);
+    }
+
+    #[tokio::test]
+    async fn a_rotation_that_can_t_end_drops_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(format!("decisions.jsonl{name}"));
+        let read = |name: &str| std::fs::read_to_string(file(name)).unwrap_or_default();
+        let (_, writer) = decision_log(&file(""), 8 * 10);
+        let mut open = None;
+        (1..8).for_each(|n| std::fs::write(file(&format!(".{n}")), format!("{n}\n")).unwrap());
+        writer.write(&mut open, b"removed\n").unwrap();
+        // An operator removes the present file, which is open.
+        std::fs::remove_file(file("")).unwrap();
+        writer.write(&mut open, b"next\n").unwrap();
+        assert_eq!(
+            (read(""), read(".1"), read(".7")),
+            ("next\n".into(), "1\n".into(), "7\n".into())
+        );
+        // As after a rotation that failed in the middle: what it has left free is filled.
+        std::fs::remove_file(file(".4")).unwrap();
+        writer.write(&mut open, b"last one\n").unwrap();
+        let all: Vec<String> = (1..8).map(|n| read(&format!(".{n}"))).collect();
+        assert_eq!(all, ["next\n", "1\n", "2\n", "3\n", "5\n", "6\n", "7\n"]);
+    }
+
+    /// An HPA of 3,000 metrics that all fail has a line of megabytes.
+    #[tokio::test(start_paused = true)]
+    async fn lines_that_wait_are_counted_by_what_they_take() {
+        use crate::ledger::{Measured, MetricStatus, bounded};
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decisions.jsonl");
+        let (log, writer) = decision_log(&path, 1 << 30);
+        let basis = crate::ledger::tests::basis();
+        let mut entry = Entry::at(0, basis);
+        let cause = || Some(Box::new((String::new(), bounded(&"x".repeat(600)))));
+        let failed = || Measured { failure: cause(), ..Measured::of(MetricStatus::Invalid) };
+        entry.metrics = (0..3_000).map(|_| failed()).collect();
+        let web = crate::ledger::tests::autoscaler("shop", "web");
+        (0..100).for_each(|_| log.write(&web, None, &entry));
+        let waiting = 100 - log.counts().1;
+        assert!((1..10).contains(&waiting), "{waiting}");
+        // What waits when the process ends is written.
+        let writing = tokio::spawn(writer.run());
+        log.finish().await;
+        assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count() as u64, waiting);
+        assert_eq!(log.counts(), (waiting, 100 - waiting));
+        writing.abort();
+        // It does not wait for ever.
+        log.write(&web, None, &entry);
+        log.finish().await;
     }
 
     /// The process was killed, or the disk full, in the middle of a line.

@@ -16,6 +16,7 @@ mod inputs;
 mod log;
 mod render;
 mod replay;
+mod shares;
 mod store;
 #[cfg(test)]
 mod store_tests;

@@ -20,6 +20,8 @@ struct Shared {
     state: Mutex<State>,
     /// The resource version, for those who watch.
     changes: watch::Sender<u64>,
+    /// Whether the process ends, and nothing more is recorded.
+    closed: watch::Sender<bool>,
 }
 
 struct State {
@@ -30,9 +32,10 @@ struct State {
     epoch: u64,
     /// When it last had all of the leader's; none if it never had.
     synced: Option<Instant>,
+    /// When it last heard from the leader.
+    heard: Instant,
     /// Until when the first copy is waited for.
     awaited: Option<Instant>,
-    is_closed: bool,
 }
 
 enum Role {
@@ -40,8 +43,17 @@ enum Role {
     Leads,
     /// Another one does, or none.
     Follows,
-    /// A copy that is not complete yet. What was there before is shown until it is.
-    Copies(Box<Content>),
+    /// Another one does, whose decisions are not all here yet.
+    Copies(Copying),
+}
+
+/// How far a copy is: the leader's list is taken over in its order.
+#[derive(Default)]
+struct Copying {
+    /// The last decision of the list that was taken over.
+    place: Option<Position>,
+    /// The highest resource version of these.
+    version: u64,
 }
 
 /// A copy of the leader's ledger, until another begins or this replica leads.
@@ -66,7 +78,7 @@ pub struct Versions {
     pub last: u64,
     /// The one with which the present leadership began.
     pub began: u64,
-    /// Since when there are entries.
+    /// Since when the entries are all that were made, but for what was dropped.
     pub since: UnixMillis,
 }
 
@@ -90,7 +102,7 @@ pub struct Size {
     pub entries: usize,
     /// How many entries were dropped so far.
     pub dropped: u64,
-    /// Since when there are entries.
+    /// Since when the entries are all that were made, but for what was dropped.
     pub since: UnixMillis,
     /// For how long it has not known all of the leader's; none if it never did.
     pub behind: Option<Duration>,
@@ -100,6 +112,8 @@ pub struct Size {
 const MAX_BEHIND: Duration = Duration::from_secs(75);
 /// How long a request waits for a resource version that is not known here yet, as at kube-apiserver.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(3);
+/// How long one waits for an entry: more than a copy is behind as a rule.
+const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Ledger {
     /// An empty ledger of at most `max_bytes`, which began at `now`.
@@ -111,10 +125,11 @@ impl Ledger {
             role: Role::Follows,
             epoch: 0,
             synced: None,
+            heard: Instant::now(),
             awaited: None,
-            is_closed: false,
         };
-        Self(Arc::new(Shared { state: Mutex::new(state), changes: watch::Sender::new(version) }))
+        let (changes, closed) = (watch::Sender::new(version), watch::Sender::new(false));
+        Self(Arc::new(Shared { state: Mutex::new(state), changes, closed }))
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -136,24 +151,29 @@ impl Ledger {
         changed
     }
 
-    /// A leadership of this replica begins: its decisions follow those that it has. If it never had all of the leader's,
-    /// the history begins now.
-    pub fn begin_term(&self, now: UnixMillis) {
+    /// A leadership of this replica begins: its decisions follow those that it has. If it lacks some that others made,
+    /// who led until `led_until`, the history counts from now, and no name of theirs is used again.
+    pub fn begin_term(&self, now: UnixMillis, led_until: Option<Instant>) {
         self.change(|state| {
             let copied = match &state.role {
-                Role::Copies(copy) => copy.changes.version(),
+                Role::Copies(copying) => copying.version,
                 Role::Leads | Role::Follows => 0,
             };
             let last = state.content.changes.version().max(copied);
             let version = first_version(now).max(last + 1);
             state.content.changes.restart(version);
             state.content.began = version;
-            if state.synced.is_none() {
-                state.content.since = now;
+            if state.lacks(led_until) {
+                state.content.skip(now);
             }
             state.begin(Role::Leads);
             state.synced = Some(Instant::now());
         });
+    }
+
+    /// Whether decisions of other leaders are missing, of whom one led until then: a replica that has them leads better.
+    pub fn lacks(&self, led_until: Option<Instant>) -> bool {
+        self.state().lacks(led_until)
     }
 
     /// Another replica leads: what it decides is not here yet.
@@ -161,7 +181,8 @@ impl Ledger {
         self.change(|state| {
             if let Role::Leads = state.role {
                 state.begin(Role::Follows);
-                state.synced = Some(Instant::now());
+                state.heard = Instant::now();
+                state.synced = Some(state.heard);
             }
         });
     }
@@ -169,6 +190,7 @@ impl Ledger {
     /// Records a decision of this replica, if it still leads.
     pub fn record(&self, autoscaler: &AutoscalerRef, decision: &Entry) {
         self.edit(|content| {
+            content.newest = decision.last;
             content.edit(autoscaler, |history, changes| history.record(decision, changes));
         });
     }
@@ -192,20 +214,18 @@ impl Ledger {
         self.changed(version);
     }
 
-    /// A copy of the ledger of a leader begins; none while this replica leads. What there is, is shown until it is
-    /// complete.
+    /// A copy of the ledger of a leader begins; none while this replica leads. What there is, is replaced as it comes,
+    /// so that nothing is missing meanwhile, also if this replica has to lead before it is complete.
     pub fn begin_copy(&self) -> Option<CopyId> {
         let mut state = self.state();
-        let State { max_bytes, content, .. } = &*state;
         if let Role::Leads = state.role {
             return None;
         }
-        let copy = Box::new(Content::new(0, content.since, *max_bytes));
-        state.begin(Role::Copies(copy));
+        state.begin(Role::Copies(Copying::default()));
         Some(CopyId(state.epoch))
     }
 
-    /// Takes over a decision that the leader shows.
+    /// Takes over a decision that the leader shows: in the order of its list, and then in that of changes.
     ///
     /// # Errors
     /// If the copy has been superseded, or the decision can't be read.
@@ -213,18 +233,29 @@ impl Ledger {
         let Metadata { namespace, name, .. } = &decision.metadata;
         let full_name = format!("{namespace}/{name}");
         let position = render::position(namespace, name);
-        self.of_copy(id, |content, is_live| {
-            let known = position.and_then(|Position { kind, key, .. }| {
-                content.basis(&AutoscalerRef { kind, key }).cloned()
+        self.of_copy(id, |content, copying| {
+            let known = position.as_ref().and_then(|Position { kind, key, .. }| {
+                content.basis(&AutoscalerRef { kind: *kind, key: key.clone() }).cloned()
             });
             let (autoscaler, entry) =
                 render::entry(decision, known).ok_or(CopyError::Unreadable(full_name))?;
             let (sequence, version) = (entry.sequence, entry.version);
+            content.newest = content.newest.max(entry.last);
+            let is_live = copying.is_none();
+            if let Some(copying) = copying {
+                if copying.place < position {
+                    content.drop_between(copying.place.as_ref(), position.as_ref());
+                    copying.place = position;
+                }
+                copying.version = copying.version.max(version);
+            }
             content.edit(&autoscaler, |history, changes| match history.copy(entry) {
                 true if is_live => changes.note(version, &history.of, sequence, None),
                 _ => {}
             });
-            content.changes.reach(version);
+            if is_live {
+                content.changes.reach(version);
+            }
             Ok(())
         })?
     }
@@ -244,7 +275,7 @@ impl Ledger {
         self.of_copy(id, |content, _| {
             if let Some(entry) = content.get(&autoscaler, *sequence) {
                 content.edit(&autoscaler, |history, changes| {
-                    history.drop_through(*sequence);
+                    history.drop_all_of(&(0..=*sequence));
                     changes.note(version, &history.of, *sequence, Some(entry.first));
                 });
             }
@@ -261,54 +292,48 @@ impl Ledger {
             if state.epoch != id.0 {
                 return Err(CopyError::Superseded);
             }
-            if let Role::Copies(mut copy) = std::mem::replace(&mut state.role, Role::Follows) {
-                copy.dropped += state.content.dropped;
-                copy.changes.restart(versions.last);
-                state.content = *copy;
+            if let Role::Copies(copying) = std::mem::replace(&mut state.role, Role::Follows) {
+                state.content.drop_between(copying.place.as_ref(), None);
+                state.content.changes.restart(versions.last);
             }
             state.content.changes.reach(versions.last);
             (state.content.began, state.content.since) = (versions.began, versions.since);
-            (state.synced, state.awaited) = (Some(Instant::now()), None);
+            state.heard = Instant::now();
+            state.synced = Some(state.heard);
             Ok(())
         })
     }
 
-    /// Changes what a copy has; the closure is told whether that is shown.
+    /// Changes what a copy has; the closure is told how far it is, unless it is complete.
     fn of_copy<T>(
         &self,
         id: CopyId,
-        change: impl FnOnce(&mut Content, bool) -> T,
+        change: impl FnOnce(&mut Content, Option<&mut Copying>) -> T,
     ) -> Result<T, CopyError> {
         let mut state = self.state();
-        let State { content, max_bytes, role, epoch, synced, .. } = &mut *state;
+        let State { content, max_bytes, role, epoch, synced, heard, .. } = &mut *state;
         if *epoch != id.0 {
             return Err(CopyError::Superseded);
         }
-        // The leader says what is dropped, but whatever it says, the memory is bounded.
-        let limit = *max_bytes + *max_bytes / 8;
+        *heard = Instant::now();
         let changed = match role {
-            Role::Copies(copy) => {
-                let changed = change(copy, false);
-                copy.make_room(limit, false);
-                content.make_room((limit + *max_bytes / 2).saturating_sub(copy.bytes()), false);
-                changed
-            }
+            Role::Copies(copying) => change(content, Some(copying)),
             Role::Leads | Role::Follows => {
-                let changed = change(content, true);
-                content.make_room(limit, false);
-                *synced = Some(Instant::now());
-                changed
+                *synced = Some(*heard);
+                change(content, None)
             }
         };
+        // The leader says what is dropped, but whatever it says, the memory is bounded.
+        content.make_room(*max_bytes + *max_bytes / 8, false);
         let version = state.content.changes.version();
         drop(state);
         self.changed(version);
         Ok(changed)
     }
 
-    /// Waits for the first copy before this replica is ready, for so long at most.
-    pub fn await_copy(&self, at_most: Duration) {
-        self.state().awaited = Some(Instant::now() + at_most);
+    /// Waits for the first copy before this replica is ready, until then at most.
+    pub fn await_copy(&self, until: Instant) {
+        self.state().awaited = Some(until);
     }
 
     /// Whether the first copy is waited for.
@@ -317,14 +342,20 @@ impl Ledger {
         synced.is_none() && awaited.is_some_and(|until| Instant::now() < until)
     }
 
-    /// Ends all watches, as the process ends.
+    /// Ends all watches when they have told of all that was recorded: the process ends.
     pub fn close(&self) {
-        self.change(|state| state.is_closed = true);
+        self.0.closed.send_replace(true);
     }
 
-    /// Whether the process ends.
+    /// Whether nothing more is recorded, as the process ends.
     pub fn is_closed(&self) -> bool {
-        self.state().is_closed
+        *self.0.closed.borrow()
+    }
+
+    /// Waits until nothing more is recorded.
+    pub async fn closed(&self) {
+        let mut closed = self.0.closed.subscribe();
+        let _ = closed.wait_for(|closed| *closed).await;
     }
 
     /// The resource versions.
@@ -335,7 +366,7 @@ impl Ledger {
         let state = self.state();
         match state.behind() {
             None => Err(Behind::NotCopied),
-            Some(behind) if behind > MAX_BEHIND => Err(Behind::For(behind)),
+            Some(_) if state.unheard() > MAX_BEHIND => Err(Behind::For(state.unheard())),
             Some(_) => {
                 let Content { changes, began, since, .. } = &state.content;
                 Ok(Versions { last: changes.version(), began: *began, since: *since })
@@ -363,12 +394,8 @@ impl Ledger {
     pub fn size(&self) -> Size {
         let state = self.state();
         let content = &state.content;
-        let copy = match &state.role {
-            Role::Copies(copy) => copy.bytes(),
-            Role::Leads | Role::Follows => 0,
-        };
         Size {
-            bytes: content.bytes() + copy,
+            bytes: content.bytes(),
             entries: content.entries,
             dropped: content.dropped,
             since: content.since,
@@ -386,10 +413,25 @@ impl Ledger {
         self.state().content.list(scope, after, select)
     }
 
-    /// One entry.
-    pub fn get(&self, position: &Position) -> Option<Entry> {
+    /// One entry. Waits a little for one after those that are known here, of which another replica may have told.
+    pub async fn get(&self, position: &Position) -> Option<Entry> {
+        let mut changes = self.0.changes.subscribe();
         let autoscaler = AutoscalerRef { kind: position.kind, key: position.key.clone() };
-        self.state().content.get(&autoscaler, position.sequence)
+        let find = || {
+            let State { content, role, .. } = &*self.state();
+            let may_come =
+                !matches!(role, Role::Leads) && position.sequence > content.sequence(&autoscaler);
+            (content.get(&autoscaler, position.sequence), may_come)
+        };
+        let arrived = async {
+            loop {
+                let (found, may_come) = find();
+                if found.is_some() || !may_come || changes.changed().await.is_err() {
+                    return found;
+                }
+            }
+        };
+        timeout(ARRIVAL_TIMEOUT, arrived).await.ok().flatten()
     }
 
     /// What has changed after a resource version, in the order of versions: about 64 KiB of it.
@@ -418,6 +460,23 @@ impl State {
             Role::Leads => Some(Duration::ZERO),
             Role::Follows | Role::Copies(_) => self.synced.map(|at| at.elapsed()),
         }
+    }
+
+    /// For how long it has not heard from the leader.
+    fn unheard(&self) -> Duration {
+        match self.role {
+            Role::Leads => Duration::ZERO,
+            Role::Follows | Role::Copies(_) => self.heard.elapsed(),
+        }
+    }
+
+    /// Whether it lacks decisions of other leaders, of whom one led until then. Who follows one has all of what was
+    /// decided before the last bookmark.
+    fn lacks(&self, led_until: Option<Instant>) -> bool {
+        self.synced.is_none_or(|synced| {
+            let missed = led_until.map(|until| until.saturating_duration_since(synced));
+            missed.is_some_and(|missed| missed > MAX_BEHIND)
+        })
     }
 }
 

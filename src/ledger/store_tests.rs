@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 pub(super) fn ledger(max_bytes: usize) -> Ledger {
     let ledger = Ledger::new(max_bytes, START);
-    ledger.begin_term(START);
+    ledger.begin_term(START, None);
     ledger
 }
 
@@ -172,7 +172,7 @@ fn the_oldest_are_dropped_and_counted_and_a_watch_is_told() {
     assert!(sequences[..sequences.len() - 1].is_sorted_by(|a, b| a + 1 == *b));
     assert_eq!(changes(&ledger, versions(&ledger).began), Err(Expired), "too long ago");
     // Another leadership begins: what was before is not known.
-    ledger.begin_term(START + 1_000_000_000);
+    ledger.begin_term(START + 1_000_000_000, None);
     assert_eq!(changes(&ledger, version), Err(Expired));
 }
 
@@ -224,7 +224,7 @@ fn the_memory_is_bounded_whatever_the_specs_are() {
     }
     // Nothing is larger than the ledger.
     let tiny = Ledger::new(2_000, START);
-    tiny.begin_term(START);
+    tiny.begin_term(START, None);
     tiny.record(&web, &Entry::at(START, wide));
     assert!(tiny.size().bytes <= 2_000, "{:?}", tiny.size());
 }
@@ -249,7 +249,60 @@ fn deleted_autoscalers_make_room_for_others() {
 }
 
 #[test]
-fn lists_continue_where_they_ended() {
+fn a_namespace_does_not_take_the_memory_of_others() {
+    let ledger = ledger(1_000_000);
+    let count = |namespace: &str| {
+        let namespace = Some(namespace.to_owned());
+        list(&ledger, &Scope { namespace, since: None }).len()
+    };
+    let known = basis();
+    let change = |namespace: &str, name: &str, time: i64| {
+        let one = autoscaler(namespace, name);
+        ledger.record(&one, &decision_at(time, 1, 2, 1, &known));
+        ledger.record(&one, &decision_at(time + 1, 2, 1, 1, &known));
+    };
+    for n in 0..1_000 {
+        change("shop", "web", START + n * 1000);
+    }
+    for n in 0..100 {
+        change("ci", &format!("preview-{n}"), START + n * 1000);
+    }
+    assert_eq!((count("shop"), count("ci"), ledger.size().dropped), (2_000, 200, 0));
+    // A tenant edits its spec all the time, and each one is another basis of its decisions.
+    let evil = |n: i64, time: i64| {
+        let metric = |index| {
+            let query = Some(format!("{n} {index} {}", "x".repeat(2_000)).into());
+            MetricBasis::new("x", query, Target::Average(1))
+        };
+        let basis = Basis { metrics: (0..100).map(metric).collect(), ..(*basis()).clone() };
+        let mut paused = Entry::at(time, Arc::new(basis));
+        paused.generation = Some(n);
+        ledger.record(&autoscaler("evil", &format!("{}", n % 7)), &paused);
+        assert!(ledger.size().bytes <= 1_000_000);
+    };
+    (0..200).for_each(|n| evil(n, START + 2_000_000 + n));
+    assert_eq!((count("shop"), count("ci")), (2_000, 200));
+    assert!(count("evil") > 0 && ledger.size().dropped > 190);
+    // What is older than a day goes first, whoever has it.
+    const DAY: i64 = 24 * 3_600_000;
+    (0..200).for_each(|n| evil(n, START + DAY + 2_000_000 + n));
+    assert_eq!(count("ci"), 0, "the previews are long gone");
+}
+
+#[test]
+fn what_was_decided_while_the_clock_was_ahead_is_found() {
+    let (ledger, web) = (ledger(1 << 20), autoscaler("shop", "web"));
+    for n in 0..200 {
+        let ahead = if (20..30).contains(&n) { 3_600_000 } else { 0 };
+        let time = START + n * 1000 + ahead;
+        ledger.record(&web, &decision_at(time, n as i32, n as i32 + 1, 1, &basis()));
+    }
+    let since = Scope { namespace: None, since: Some(START + 1_800_000) };
+    assert_eq!(list(&ledger, &since).len(), 10);
+}
+
+#[tokio::test]
+async fn lists_continue_where_they_ended() {
     let ledger = ledger(1 << 22);
     for name in ["a", "b", "c"] {
         for namespace in ["bank", "shop", "zoo"] {
@@ -272,11 +325,11 @@ fn lists_continue_where_they_ended() {
     let one = ledger.list(&scope, None, |of| (of.key.name == "b").then_some((7, 8)));
     let sequences: Vec<_> = one.found.iter().map(|one| one.entry.sequence).collect();
     assert_eq!((sequences, one.next), (vec![7, 8], None));
-    let found = position("shop", "c.autoscaler.5").and_then(|position| ledger.get(&position));
-    assert_eq!(found.map(|entry| entry.sequence), Some(5));
+    let named = async |name: &str| ledger.get(&position("shop", name)?).await;
+    assert_eq!(named("c.autoscaler.5").await.map(|entry| entry.sequence), Some(5));
     for wrong in ["c.autoscaler.05", "c.autoscaler.601", "c.5", "c.deployment.5", "c.autoscaler.+5"]
     {
-        assert_eq!(position("shop", wrong).and_then(|position| ledger.get(&position)), None);
+        assert_eq!(named(wrong).await, None);
     }
     // Far more autoscalers than are looked at for one page.
     for n in 0..5_000 {

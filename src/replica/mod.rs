@@ -16,7 +16,7 @@ use crate::config::{Config, LiveConfig, ServeFlags};
 use crate::control::{ControlLoop, Dependencies, MetricRuleStatuses};
 use crate::k8s::Selector;
 use crate::leader::LeaderElector;
-use crate::ledger::{Ledger, decision_log};
+use crate::ledger::{DecisionLog, Ledger, decision_log};
 use crate::live::LiveStatus;
 use crate::prometheus;
 use crate::rules::{self, Rules};
@@ -60,6 +60,7 @@ pub struct Replica {
     discovery_interval: Duration,
     leader: LeaderElector,
     control: ControlLoop,
+    log: Option<DecisionLog>,
     tasks: Tasks,
     /// The tasks that its parts start and do not wait for.
     background: BackgroundTasks,
@@ -161,6 +162,7 @@ impl Replica {
             discovery_interval,
             leader,
             control,
+            log,
             tasks,
             background,
         })
@@ -209,9 +211,16 @@ impl Replica {
         signal: impl Future<Output = ()> + Send + 'static,
     ) -> Result<(), TaskEnded> {
         let Self {
-            shared, prometheus, leader, control, mut tasks, background: _background, ..
+            shared,
+            prometheus,
+            leader,
+            control,
+            log,
+            mut tasks,
+            background: _background,
+            ..
         } = self;
-        let Shared { cluster, synced, resources, rules, .. } = shared;
+        let Shared { cluster, synced, resources, rules, ledger, .. } = shared;
         let statuses = MetricRuleStatuses {
             client: self.api.clone(),
             leader: leader.clone(),
@@ -225,8 +234,17 @@ impl Replica {
         tasks.spawn("rules", follow_rules(resources, rules, self.discovery_interval));
         let shutdown = Shutdown::at(signal);
         let stop = shutdown.stop.clone();
-        let orderly = spawn_orderly(api(stop.clone()), control.run(stop), |end| async move {
+        let evaluations = control.run(stop.clone());
+        let control = async move {
+            evaluations.await;
+            // The watches of decisions tell of the last ones, and end.
+            ledger.close();
+        };
+        let orderly = spawn_orderly(api(stop), control, |end| async move {
             leader.run(&prometheus, end).await;
+            if let Some(log) = log {
+                log.finish().await;
+            }
         });
         shutdown.run(tasks, orderly).await
     }

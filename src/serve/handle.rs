@@ -138,7 +138,9 @@ async fn resource(
         RequestInfo::Decisions { namespace, name } => {
             let options = parameters(&parts.uri)?;
             match (&namespace, &name) {
-                (Some(namespace), Some(name)) => server.decisions.get(namespace, name, &options),
+                (Some(namespace), Some(name)) => {
+                    server.decisions.get(namespace, name, &options).await
+                }
                 _ => server.decisions.list(namespace.as_deref(), &options, parts).await,
             }
         }

@@ -153,7 +153,8 @@ fn users_see_the_decisions_of_their_namespaces_only() {
     on_shared_bed("decisions-rbac", async |bed, ns| {
         ns.deployment("web", 1, "queue_depth 10").await;
         autoscaler(ns, "web", "maxReplicas: 3").await;
-        decision(ns, "web", "a decision", |_| true).await;
+        let one = decision(ns, "web", "a decision", |_| true).await;
+        let name = one["metadata"]["name"].as_str().unwrap_or_default();
         let viewer =
             ["-n", &ns.name, "create", "rolebinding", "view", "--clusterrole=view", "--user=ann"];
         bed.cluster.kubectl(&viewer).await;
@@ -163,10 +164,32 @@ fn users_see_the_decisions_of_their_namespaces_only() {
             if text.contains("web.autoscaler.") { Ok(()) } else { Err(text) }
         })
         .await;
-        for elsewhere in [&["-n", "default"][..], &["-A"]] {
-            let arguments = [elsewhere, &["--as=ann", "get", "decisions"]].concat();
-            let error = bed.cluster.try_kubectl(&arguments).await.unwrap_err();
+        let refused = async |arguments: &[&str]| {
+            let error = bed.cluster.try_kubectl(arguments).await.unwrap_err();
             assert!(error.contains("Forbidden") || error.contains("forbidden"), "{error}");
+        };
+        for elsewhere in [&["-n", "default"][..], &["-A"]] {
+            refused(&[elsewhere, &["--as=ann", "get", "decisions"]].concat()).await;
+        }
+        // Neither does a watch show them to others, nor a decision whose name is known.
+        let group = "/apis/decisions.plimsoll.dev/v1alpha1";
+        let own = format!("{group}/namespaces/{}/decisions", ns.name);
+        let watch = "?watch=1&timeoutSeconds=1";
+        let by_field = format!("{watch}&fieldSelector=metadata.namespace%3D{}", ns.name);
+        for (user, path) in [
+            ("bob", format!("{own}{watch}")),
+            ("bob", format!("{own}/{name}")),
+            ("bob", format!("{own}/{name}{watch}")),
+            ("ann", format!("{group}/decisions{watch}")),
+            ("ann", format!("{group}/decisions{by_field}")),
+            ("ann", format!("{group}/namespaces/default/decisions{watch}")),
+            ("ann", format!("{group}/namespaces/default/decisions/{name}")),
+        ] {
+            refused(&[&format!("--as={user}"), "get", "--raw", &path]).await;
+        }
+        for path in [format!("{own}/{name}"), format!("{own}{watch}")] {
+            let shown = bed.cluster.kubectl(&["--as=ann", "get", "--raw", &path]).await;
+            assert!(shown.contains(name), "{path}: {shown}");
         }
     });
 }
@@ -208,6 +231,17 @@ fn what_was_shown_before_a_failover_is_shown_after_it() {
             if copied == up { Ok(()) } else { Err(copied.to_string()) }
         })
         .await;
+        // A list goes on at the other replica.
+        let page = async |port: u16, query: String| -> Value {
+            let url = format!("https://localhost:{port}{path}?limit=1{query}");
+            let page = http.get(url).send().await.expect("a response").bytes().await;
+            serde_json::from_slice(&page.expect("a page")).expect("JSON")
+        };
+        let first = page(a.port, String::new()).await;
+        let token = first["metadata"]["continue"].as_str().expect("there are more");
+        let second = page(b.port, format!("&continue={token}")).await;
+        assert_eq!(second["kind"], "DecisionList", "{second}");
+        assert_ne!(second["items"][0]["metadata"]["name"], first["items"][0]["metadata"]["name"]);
         a.process.signal("KILL");
         leads(cluster, "b", FOLLOWS).await;
         let after = of_reason(&list(b.port).await.expect("a list"), "MetricRecommendation");

@@ -52,6 +52,12 @@ pub fn at_least_zero(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "a number of 0 or more was expected, such as 8".to_owned())
 }
 
+/// Parses a ratio of 0 or more: `0.1`.
+pub fn ratio(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    number.ok_or_else(|| "a ratio of 0 or more was expected, such as 0.1".to_owned())
+}
+
 /// Whole days or weeks of 24 hours each, as Prometheus has them: `7d`, `2w`.
 fn days(text: &str) -> Option<Duration> {
     let (number, days) = match text.strip_suffix('d') {

@@ -1,6 +1,6 @@
 //! The flags of `plimsoll serve`.
 
-use super::parse::{duration, log_level};
+use super::parse::{above_zero, duration, log_level, ratio};
 use super::prometheus::PrometheusFlags;
 use crate::control::NativeHpas;
 use crate::k8s::SERVICE_ACCOUNT;
@@ -56,7 +56,7 @@ pub struct ServeFlags {
 
     /// Requests to the API server each second, besides those about the Lease; without it there is no
     /// limit but the server's own.
-    #[arg(long, value_name = "QPS")]
+    #[arg(long, value_name = "QPS", value_parser = above_zero)]
     pub client_qps: Option<f64>,
 
     /// How many requests may come at once under --client-qps.
@@ -215,7 +215,7 @@ pub struct ServeFlags {
     pub status_interval: Duration,
 
     /// By which ratio a metric may be off its target without a change.
-    #[arg(long, value_name = "RATIO", default_value_t = 0.1)]
+    #[arg(long, value_name = "RATIO", default_value_t = 0.1, value_parser = ratio)]
     pub horizontal_pod_autoscaler_tolerance: f64,
 
     /// For how long the highest recommendation holds a scale-down.
@@ -349,5 +349,19 @@ mod tests {
         assert_eq!(flags.prometheus.prometheus_header, ["A=b", "C=d"]);
         assert_eq!(flags.prometheus.prometheus_verb, PrometheusVerb::Post);
         assert_eq!(flags.client_qps, Some(50.0));
+    }
+
+    /// With an infinite tolerance no decision could be read again from JSON.
+    #[test]
+    fn numbers_that_are_none_are_refused() {
+        for flag in ["--horizontal-pod-autoscaler-tolerance", "--client-qps"] {
+            for wrong in ["inf", "NaN", "-1", "x"] {
+                let line = format!("plimsoll serve {flag}={wrong}");
+                let parsed = Cli::try_parse_from(line.split_whitespace());
+                assert!(parsed.is_err(), "{line}");
+            }
+        }
+        let flags = served("plimsoll serve --horizontal-pod-autoscaler-tolerance=0");
+        assert_eq!(flags.horizontal_pod_autoscaler_tolerance, 0.0);
     }
 }

@@ -49,6 +49,44 @@ async fn a_lease_whose_version_has_gone_back_is_renewed_and_observed() {
     }
 }
 
+/// A new replica that is copying the decisions of the leader would take them with it.
+#[tokio::test(start_paused = true)]
+async fn a_candidate_that_lacks_the_history_lets_others_lead_first() {
+    let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());
+    let [a, fresh, warm] = ["a", "b", "c"].map(|identity| leader(&server, identity));
+    for lacking in [&a, &fresh] {
+        lacking.yield_while(|_| true);
+    }
+    // Nobody has led before: there is nothing to lack.
+    let mut a = elected(&a, &prometheus).await;
+    let mut new = Candidate::new(&fresh.0, &prometheus);
+    let mut other = Candidate::new(&warm.0, &prometheus);
+    for candidate in [&mut new, &mut other] {
+        candidate.observe(server.lease());
+    }
+    assert!(warm.led_by_others().is_some());
+    a.release().await;
+    for _ in 0..3 {
+        new.observe(server.lease());
+        new.attempt().await;
+        tokio::time::advance(settings("").retry_period).await;
+        tokio::time::advance(Duration::ZERO).await;
+        if !other.holds_lease() {
+            other.observe(server.lease());
+            other.attempt().await;
+        }
+        assert!(fresh.fencing_token().is_none() && warm.fencing_token().is_some());
+    }
+    // There is no other any more.
+    other.release().await;
+    new.observe(server.lease());
+    new.attempt().await;
+    assert!(fresh.fencing_token().is_none());
+    tokio::time::advance(2 * settings("").retry_period).await;
+    new.attempt().await;
+    assert!(fresh.fencing_token().is_some());
+}
+
 #[tokio::test]
 async fn a_term_that_ran_out_is_followed_by_another() {
     let (server, prometheus) = (FakeApiServer::default(), unreachable_prometheus());

@@ -150,11 +150,11 @@ impl Place {
         format!("{began}/{}/{key}/{kind}/{sequence}", self.version)
     }
 
-    /// The place of a token.
+    /// The resource version with which the leadership of a token began, and its place.
     ///
     /// # Errors
-    /// 400 if it is not one, 410 if it is of another leadership.
-    pub fn of(token: &str, versions: Versions) -> Result<Self, ApiError> {
+    /// 400 if it is not one.
+    pub fn of(token: &str) -> Result<(u64, Self), ApiError> {
         let parts: Vec<&str> = token.split('/').collect();
         let parsed = match parts.as_slice() {
             [began, version, namespace, name, kind, sequence] => {
@@ -175,12 +175,21 @@ impl Place {
             }
             _ => None,
         };
-        let (began, place) = parsed
-            .ok_or_else(|| ApiError::bad_request("continue: the token is not one of a list"))?;
-        match began == versions.began && place.version <= versions.last {
-            true => Ok(place),
-            false => Err(ApiError::expired("another leader has begun: list again")),
+        parsed.ok_or_else(|| ApiError::bad_request("continue: the token is not one of a list"))
+    }
+
+    /// Checks whether a list of the leadership that began at a resource version goes on here.
+    ///
+    /// # Errors
+    /// 410 if another one has begun since, 504 if the replica that gave the token is ahead of this one.
+    pub fn check(&self, began: u64, versions: Versions) -> Result<(), ApiError> {
+        if began < versions.began {
+            return Err(ApiError::expired("another leader has begun: list again"));
         }
+        if began > versions.began || self.version > versions.last {
+            return Err(ApiError::too_large_resource_version(self.version, versions.last));
+        }
+        Ok(())
     }
 }
 

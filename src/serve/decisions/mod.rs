@@ -60,8 +60,8 @@ impl Decisions {
     }
 
     /// The same; waits a little if a later one is asked for, of which another replica may have told.
-    async fn versions_for(&self, options: &DecisionOptions) -> Result<Versions, ApiError> {
-        if let Some(wanted) = options.version()? {
+    async fn versions_from(&self, wanted: Option<u64>) -> Result<Versions, ApiError> {
+        if let Some(wanted) = wanted {
             self.ledger.reached(wanted).await;
         }
         self.versions()
@@ -71,26 +71,27 @@ impl Decisions {
     ///
     /// # Errors
     /// 404 if there is none of that name, 503 if this replica does not know.
-    pub fn get(
+    pub async fn get(
         &self,
         namespace: &str,
         name: &str,
         options: &DecisionOptions,
     ) -> Result<ResponseContent, ApiError> {
-        let versions = self.versions()?;
+        let versions = self.versions_from(options.version()?).await?;
+        check_version(options, versions)?;
         let missing = || ApiError::not_found(format!("decisions.{GROUP} {name:?} not found"));
         let position = ledger::position(namespace, name).ok_or_else(missing)?;
-        let entry = self.ledger.get(&position).ok_or_else(missing)?;
+        let entry = self.ledger.get(&position).await.ok_or_else(missing)?;
         let Position { key, kind, .. } = position;
         let object = value(&decision(&AutoscalerRef { kind, key }, &entry, versions.since));
-        Ok(ResponseContent::Tabular(object, table::of(&options.include_object)?))
+        Ok(ResponseContent::Tabular(object, table::whole(&options.include_object)?))
     }
 
     /// The decisions of a namespace, or of all.
     ///
     /// # Errors
     /// 400 or 422 if a parameter is invalid, 406 if no form of it is accepted, 410 if the list can't be continued, 503 if
-    /// this replica does not know.
+    /// this replica does not know, 504 if it does not yet.
     pub async fn list(
         &self,
         namespace: Option<&str>,
@@ -100,11 +101,19 @@ impl Decisions {
         options.check(false)?;
         let selection = Selection::parse(&options.label_selector, &options.field_selector)?;
         let form = Form::accepted(parts, &options.include_object)?;
-        let versions = self.versions_for(options).await?;
+        let continued = match options.continue_from.as_str() {
+            "" => None,
+            token => Some(Place::of(token)?),
+        };
+        let wanted = continued.as_ref().map(|(_, place)| place.version);
+        let versions = self.versions_from(wanted.or(options.version()?)).await?;
         check_version(options, versions)?;
-        let place = match options.continue_from.as_str() {
-            "" => Place { version: versions.last, after: None },
-            token => Place::of(token, versions)?,
+        let place = match continued {
+            None => Place { version: versions.last, after: None },
+            Some((began, place)) => {
+                place.check(began, versions)?;
+                place
+            }
         };
         let left = options.limit.and_then(|limit| usize::try_from(limit).ok());
         let left = left.filter(|limit| *limit > 0);
@@ -129,7 +138,7 @@ impl Decisions {
         options.check(true)?;
         let selection = Selection::parse(&options.label_selector, &options.field_selector)?;
         let table = match negotiate::encoding_of_events(&parts.headers) {
-            Some(Encoding::Table) => Some(table::of(&options.include_object)?),
+            Some(Encoding::Table) => Some(table::object(&options.include_object)?),
             Some(_) => None,
             None => return Err(ApiError::not_acceptable()),
         };
@@ -143,7 +152,7 @@ impl Decisions {
             }
         };
         let seats = seats.ok_or_else(ApiError::too_many_requests)?;
-        let versions = self.versions_for(options).await?;
+        let versions = self.versions_from(options.version()?).await?;
         let begin = watch::Begin::parse(options, versions)?;
         let scope = selection.scope(namespace);
         let watch = watch::Watch::new(self.ledger.clone(), scope, selection, table, seats);

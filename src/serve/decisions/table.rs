@@ -20,15 +20,16 @@ pub fn object(include_object: &str) -> Result<fn(&Value) -> Value, ApiError> {
     }
 }
 
-/// The table of one decision.
+/// The function that makes the table of one decision.
 ///
 /// # Errors
 /// As [`object`].
-pub fn of(include_object: &str) -> Result<fn(&Value) -> Value, ApiError> {
+pub fn whole(include_object: &str) -> Result<fn(&Value) -> Value, ApiError> {
     match include_object {
-        "" | "Metadata" => Ok(|of| table(of, metadata)),
-        "Object" => Ok(|of| table(of, Clone::clone)),
-        other => object(other).map(|_| (|of| table(of, |_| Value::Null)) as fn(&Value) -> Value),
+        "" | "Metadata" => Ok(|decision| of(decision, metadata, columns())),
+        "Object" => Ok(|decision| of(decision, Clone::clone, columns())),
+        other => object(other)
+            .map(|_| (|decision| of(decision, |_| Value::Null, columns())) as fn(&Value) -> Value),
     }
 }
 
@@ -40,14 +41,15 @@ fn metadata(object: &Value) -> Value {
     })
 }
 
-fn table(of: &Value, object: fn(&Value) -> Value) -> Value {
-    let rows = [row(of, object)];
-    let metadata = json!({"resourceVersion": of["metadata"]["resourceVersion"]});
+/// The table of one decision.
+pub fn of(decision: &Value, object: fn(&Value) -> Value, columns: Value) -> Value {
+    let rows = [row(decision, object)];
+    let metadata = json!({"resourceVersion": decision["metadata"]["resourceVersion"]});
     json!({
         "kind": "Table",
         "apiVersion": "meta.k8s.io/v1",
         "metadata": metadata,
-        "columnDefinitions": columns(),
+        "columnDefinitions": columns,
         "rows": rows,
     })
 }

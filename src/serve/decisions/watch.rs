@@ -5,7 +5,7 @@ use super::super::error::ApiError;
 use super::super::layers::LongRunning;
 use super::options::{DecisionOptions, is_set, rendered, value};
 use super::selection::Selection;
-
+use super::table;
 use crate::ledger::api::{GROUP, LEADERSHIP_ANNOTATION, SINCE_ANNOTATION, VERSION};
 use crate::ledger::{
     Change, ChangesAfter, Ledger, Listed, Position, Scope, Versions, metadata, time,
@@ -77,7 +77,10 @@ pub struct Watch {
     ledger: Ledger,
     scope: Scope,
     selection: Selection,
+    /// The object of a row, if it is of tables.
     table: Option<fn(&Value) -> Value>,
+    /// Whether the columns were sent: as in kube-apiserver, the first table has them.
+    has_columns: bool,
     changes: watch::Receiver<u64>,
     /// The resource version up to which all was sent.
     version: u64,
@@ -118,6 +121,7 @@ impl Watch {
             scope,
             selection,
             table,
+            has_columns: false,
             changes,
             version: 0,
             known: 0,
@@ -177,7 +181,12 @@ impl Watch {
     /// The next events; none at the end.
     async fn next(&mut self) -> Option<Bytes> {
         loop {
-            if self.is_over || Instant::now() >= self.end || self.ledger.is_closed() {
+            if self.is_over || Instant::now() >= self.end {
+                return None;
+            }
+            // Once no more is recorded, what is left of the changes is told of, but no list begins.
+            let is_closed = self.ledger.is_closed();
+            if is_closed && self.initial.is_some() {
                 return None;
             }
             // A replica that does not hear from the leader has nothing to tell.
@@ -193,12 +202,19 @@ impl Watch {
                 }
                 return Some(events.into());
             }
-            sleep_until(self.next_look.min(self.end)).await;
+            if !is_closed {
+                tokio::select! {
+                    () = sleep_until(self.next_look.min(self.end)) => {}
+                    () = self.ledger.closed() => continue,
+                }
+            }
             self.changes.mark_unchanged();
             let filter = self.selection.filter();
             let namespace = self.scope.namespace.as_ref();
             let found = self.ledger.changes_after(self.version, |of| {
-                filter(of).filter(|_| namespace.is_none_or(|name| *name == of.key.namespace))
+                // The changes of other namespaces cost a tenant's selector nothing: others wait meanwhile.
+                let is_within = namespace.is_none_or(|name| *name == of.key.namespace);
+                is_within.then(|| filter(of)).flatten()
             });
             drop(filter);
             let Ok(ChangesAfter { changes, version, is_all }) = found else {
@@ -209,12 +225,13 @@ impl Watch {
             self.version = version;
             if is_all {
                 self.known = version;
+                self.is_over = is_closed;
                 self.next_look = Instant::now() + INTERVAL;
             }
             if !events.is_empty() {
                 return Some(events.into());
             }
-            if !is_all {
+            if !is_all || self.is_over {
                 continue;
             }
             if Instant::now() >= self.next_bookmark {
@@ -224,8 +241,11 @@ impl Watch {
                 }
             }
             let until = self.end.min(self.next_bookmark);
-            if let Ok(Err(_)) = timeout_at(until, self.changes.changed()).await {
-                return None;
+            tokio::select! {
+                changed = timeout_at(until, self.changes.changed()) => if let Ok(Err(_)) = changed {
+                    return None;
+                },
+                () = self.ledger.closed() => {}
             }
         }
     }
@@ -246,7 +266,7 @@ impl Watch {
     }
 
     /// The events of changes.
-    fn events(&self, changes: Vec<Change>, versions: Versions) -> Vec<u8> {
+    fn events(&mut self, changes: Vec<Change>, versions: Versions) -> Vec<u8> {
         let mut events = Vec::new();
         for change in changes {
             match change {
@@ -255,14 +275,11 @@ impl Watch {
                     self.write_entry(&mut events, kind, &listed, versions);
                 }
                 Change::Dropped { autoscaler, sequence, first, version } => {
-                    if self.selection.selects(&autoscaler, sequence) {
+                    // Who reads tables would take the row for a decision.
+                    if self.table.is_none() && self.selection.selects(&autoscaler, sequence) {
                         let stamps = (sequence, first, version);
                         let metadata = metadata(&autoscaler, stamps, versions.since);
-                        let object = object("Decision", &json!(metadata));
-                        match self.table {
-                            None => write(&mut events, "DELETED", &object),
-                            Some(table) => write(&mut events, "DELETED", &table(&object)),
-                        }
+                        write(&mut events, "DELETED", &object("Decision", &json!(metadata)));
                     }
                 }
             }
@@ -270,14 +287,26 @@ impl Watch {
         events
     }
 
-    fn write_entry(&self, events: &mut Vec<u8>, kind: &str, listed: &Listed, versions: Versions) {
+    fn write_entry(
+        &mut self,
+        events: &mut Vec<u8>,
+        kind: &str,
+        listed: &Listed,
+        versions: Versions,
+    ) {
         if !self.selection.selects(&listed.autoscaler, listed.entry.sequence) {
             return;
         }
         let decision = rendered(listed, versions.since);
         match self.table {
             None => write(events, kind, &decision),
-            Some(table) => write(events, kind, &table(&value(&decision))),
+            Some(object) => {
+                let columns = match std::mem::replace(&mut self.has_columns, true) {
+                    false => table::columns(),
+                    true => json!([]),
+                };
+                write(events, kind, &table::of(&value(&decision), object, columns));
+            }
         }
     }
 
