@@ -22,6 +22,7 @@ mod modes;
 mod observed;
 mod operating;
 mod page;
+mod page_live;
 mod parity;
 mod parity_cases;
 mod planned;
