@@ -40,8 +40,7 @@ pub async fn api_server(
     // Shorter than the deadline within which a leader must renew its Lease.
     let longest = Duration::from_secs(10);
     config.connect_timeout = Some(longest.min(flags.leader_elect_renew_deadline / 2));
-    // A watch sends a bookmark every minute: one that is silent for longer is dead.
-    config.read_timeout = Some(Duration::from_secs(90));
+    config.read_timeout = Some(READ_TIMEOUT);
     // kube's own retries would be below the counting layer, and hide an overloaded server from it.
     // They are above it instead, and above the rate limit.
     config.default_retry = false;
@@ -126,6 +125,9 @@ where
     }
 }
 
+/// A watch sends a bookmark every minute: one that is silent for longer is dead.
+const READ_TIMEOUT: Duration = Duration::from_secs(90);
+
 /// The number of requests that wait to be sent.
 const BUFFERED_REQUESTS: usize = 1024;
 
@@ -159,6 +161,8 @@ pub async fn as_kubectl(
     let loaded = kube::Config::from_custom_kubeconfig(file.clone(), &options).await;
     let mut config = loaded.map_err(not_configured)?;
     choose_proxy(&mut config, &file, context);
+    config.connect_timeout = Some(Duration::from_secs(10));
+    config.read_timeout = Some(READ_TIMEOUT);
     let namespace = config.default_namespace.clone();
     let dating = layer_fn(move |inner| Dated::new(inner, clock.clone()));
     Ok((ClientBuilder::try_from(config)?.with_layer(&dating).build(), namespace))

@@ -150,7 +150,7 @@ fn the_page_says_what_its_user_may_not_read() {
         browser.value("localStorage.clear()").await;
         browser.open("about:blank").await;
         browser.open(ui.origin()).await;
-        browser.shows("#problems", "Open the address that plimsoll ui printed").await;
+        browser.shows("#broken", "Open the address that plimsoll ui printed").await;
         browser.quit().await;
         let http = reqwest::Client::new();
         for (path, host, expected) in [

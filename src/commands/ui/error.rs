@@ -22,6 +22,9 @@ pub enum UiError {
     /// The system gives no random numbers for the key of the page.
     #[error("no random numbers for the key of the page")]
     Random,
+    /// Ctrl-C could not be noticed.
+    #[error("can't receive signals: {0}")]
+    Signals(std::io::Error),
     /// A part of the command ended.
     #[error(transparent)]
     Ended(#[from] TaskEnded),

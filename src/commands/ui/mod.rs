@@ -6,6 +6,7 @@ mod assets;
 mod browser;
 mod earlier;
 mod error;
+mod lean;
 mod listen;
 mod one;
 mod problems;
@@ -14,6 +15,7 @@ mod row;
 mod rows;
 mod serve;
 mod swings;
+mod watching;
 
 pub use error::UiError;
 
@@ -28,6 +30,7 @@ use std::io::Write;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Serves the page until Ctrl-C, and opens it in the browser. Its address is written to `out`.
 ///
@@ -45,6 +48,7 @@ pub async fn run(flags: &UiFlags, out: &mut impl Write) -> Result<(), UiError> {
     let scope = scope(flags);
     let page = Page::new(access, client.clone(), rows.clone(), scope);
 
+    let stop = stop_signal().map_err(UiError::Signals)?;
     let mut tasks = Tasks::default();
     let namespace = flags.namespace.as_deref();
     for task in reflect::all(&client, namespace, &rows) {
@@ -53,6 +57,10 @@ pub async fn run(flags: &UiFlags, out: &mut impl Write) -> Result<(), UiError> {
     tasks.spawn("sweep", rows.clone().run_sweeper());
     tasks.spawn("earlier decisions", earlier::run(client, rows));
     let _ = writeln!(out, "The page is at {address}\nCtrl-C ends it.");
+    if !flags.no_browser {
+        // Such as one that may not read files outside of the home directory.
+        let _ = writeln!(out, "If the browser shows an error, open that address in it.");
+    }
     let _ = out.flush();
     let opened = match flags.no_browser {
         true => None,
@@ -65,12 +73,26 @@ pub async fn run(flags: &UiFlags, out: &mut impl Write) -> Result<(), UiError> {
     let router = serve::router(Arc::new(page));
     let ended = tokio::select! {
         () = listen::serve(listener, router) => Ok(()),
-        _ = tokio::signal::ctrl_c() => Ok(()),
+        () = stop => Ok(()),
         ended = tasks.first_end() => Err(UiError::Ended(ended)),
     };
     // The file with the address.
     drop(opened);
     ended
+}
+
+/// Ends at Ctrl-C, at SIGTERM, and when the terminal is closed.
+fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    Ok(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    })
 }
 
 /// What the page shows, in words.

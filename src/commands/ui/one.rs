@@ -1,27 +1,32 @@
 //! One autoscaler as a stream of JSON lines: its status, and its decisions.
 
-use super::error::{cut, is_refused, problem};
+use super::error::{is_refused, problem};
+use super::lean;
 use super::problems::Problems;
 use super::reflect::{api, resource};
 use super::row::Row;
 use super::rows::Rows;
+use super::watching::{Seen, watched};
 use crate::ledger::api::{AUTOSCALER_LABEL, GROUP, KIND_LABEL, VERSION};
-use crate::watch::{AutoscalerRef, ResettableBackoff};
+use crate::watch::AutoscalerRef;
 use futures::stream::{BoxStream, select};
 use futures::{Stream, StreamExt, stream};
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher::{self, Event};
 use kube::{Api, Client};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::VecDeque;
 use std::time::Duration;
 use tokio::time::timeout;
 
 /// The most decisions that are sent: the newest.
 const MAX_DECISIONS: usize = 2_000;
-/// The decisions of a line, and of a page of a list.
+/// The most bytes of them: the newest, too.
+const MAX_BYTES: usize = 16 << 20;
+/// The decisions of a line, and its bytes before the last of them.
 const PER_LINE: usize = 200;
+const BYTES_PER_LINE: usize = 256 << 10;
+/// The decisions of a page of a list.
 const PAGE_SIZE: u32 = 500;
 /// The time between two lines, if nothing changes.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -29,8 +34,6 @@ const SILENCE: Duration = Duration::from_secs(10);
 const DECISIONS: &str = "decisions.decisions.plimsoll.dev";
 /// The longest value of a label that can be selected by.
 const MAX_LABEL: usize = 63;
-/// The longest message of a condition, in characters.
-const MAX_MESSAGE: usize = 2_000;
 
 /// The decisions in the namespace of an autoscaler, and the labels of its own.
 pub fn decisions(client: &Client, autoscaler: &AutoscalerRef) -> (Api<DynamicObject>, String) {
@@ -52,11 +55,11 @@ pub fn is_of(decision: &DynamicObject, autoscaler: &AutoscalerRef) -> bool {
 
 /// What happens.
 enum Happening {
-    Object(watcher::Result<Event<DynamicObject>>),
-    Decision(watcher::Result<Event<DynamicObject>>),
+    Object(Seen),
+    Decision(Seen),
 }
 
-/// One autoscaler: `{"scope"}`, `{"autoscaler"}` (null if there is none), `{"decisions", "again", "complete"}` (those
+/// One autoscaler: `{"scope", "problems"}`, `{"autoscaler"}` (null if there is none), `{"decisions", "again", "complete"}` (those
 /// that are new or changed; all, again; all are sent), `{"problems"}`. A line comes every 10 s at least.
 pub fn stream(
     client: Client,
@@ -65,37 +68,16 @@ pub fn stream(
     autoscaler: AutoscalerRef,
 ) -> impl Stream<Item = String> + Send {
     let namespace = &autoscaler.key.namespace;
-    let (objects, progress_of_objects) = ResettableBackoff::new();
     let only = watcher::Config::default().fields(&format!("metadata.name={}", autoscaler.key.name));
-    let objects = watcher(api(&client, autoscaler.kind, Some(namespace)), only).backoff(objects);
-    let (backoff, progress) = ResettableBackoff::new();
+    let objects = watched(api(&client, autoscaler.kind, Some(namespace)), only);
     let (api, labels) = decisions(&client, &autoscaler);
     let config = watcher::Config::default().labels(&labels).page_size(PAGE_SIZE);
-    let decided = watcher(api, config).backoff(backoff);
-    let objects = objects.inspect(move |event| made(event, &progress_of_objects));
-    let objects = objects.map(Happening::Object);
-    let decided = decided.inspect(move |event| made(event, &progress)).map(Happening::Decision);
-    let state = One {
-        rows,
-        autoscaler,
-        object: None,
-        is_found: false,
-        listing: VecDeque::new(),
-        problems: Problems::default(),
-        happenings: select(objects, decided).boxed(),
-        lines: VecDeque::from([json!({"scope": scope}).to_string()]),
-    };
-    stream::unfold(state, async |mut one| {
+    let decided = watched(api, config).map(Happening::Decision);
+    let happenings = select(objects.map(Happening::Object), decided).boxed();
+    stream::unfold(One::new(rows, scope, autoscaler, happenings), async |mut one| {
         let line = one.next_line().await?;
         Some((line, one))
     })
-}
-
-/// Tells a backoff that objects were received.
-fn made(event: &watcher::Result<Event<DynamicObject>>, progress: &crate::watch::Progress) {
-    if event.as_ref().is_ok_and(|event| !matches!(event, Event::Init)) {
-        progress.made();
-    }
 }
 
 struct One {
@@ -105,13 +87,74 @@ struct One {
     /// Whether the list that is read has it.
     is_found: bool,
     /// The decisions of the list that is read.
-    listing: VecDeque<Value>,
+    listing: Listing,
     problems: Problems,
     happenings: BoxStream<'static, Happening>,
     lines: VecDeque<String>,
 }
 
+/// The newest decisions, each as JSON.
+#[derive(Default)]
+struct Listing {
+    all: VecDeque<String>,
+    bytes: usize,
+}
+
+impl Listing {
+    fn push(&mut self, decision: String) {
+        self.bytes += decision.len();
+        self.all.push_back(decision);
+        while self.all.len() > MAX_DECISIONS || self.bytes > MAX_BYTES {
+            let Some(oldest) = self.all.pop_front() else { return };
+            self.bytes -= oldest.len();
+        }
+    }
+
+    /// As lines, none of which is long.
+    fn lines(self) -> Vec<String> {
+        let (mut lines, mut line, mut count) = (Vec::new(), String::new(), 0);
+        for decision in self.all {
+            if count == PER_LINE || line.len() > BYTES_PER_LINE {
+                lines.push(decisions_line(&std::mem::take(&mut line)));
+                count = 0;
+            }
+            if count > 0 {
+                line.push(',');
+            }
+            line += &decision;
+            count += 1;
+        }
+        lines.push(decisions_line(&line));
+        lines
+    }
+}
+
+/// The line of decisions that are JSON already.
+fn decisions_line(decisions: &str) -> String {
+    format!("{{\"decisions\":[{decisions}]}}")
+}
+
 impl One {
+    fn new(
+        rows: Rows,
+        scope: String,
+        autoscaler: AutoscalerRef,
+        happenings: BoxStream<'static, Happening>,
+    ) -> Self {
+        // What was wrong with an earlier stream is not with this one.
+        let first = json!({"scope": scope, "problems": []}).to_string();
+        Self {
+            rows,
+            autoscaler,
+            object: None,
+            is_found: false,
+            listing: Listing::default(),
+            problems: Problems::default(),
+            happenings,
+            lines: VecDeque::from([first]),
+        }
+    }
+
     async fn next_line(&mut self) -> Option<String> {
         loop {
             if let Some(line) = self.lines.pop_front() {
@@ -130,11 +173,12 @@ impl One {
         }
     }
 
-    fn object(&mut self, event: watcher::Result<Event<DynamicObject>>) {
+    fn object(&mut self, seen: Seen) {
         let resource = resource(self.autoscaler.kind);
-        let event = match event {
-            Ok(event) => event,
-            Err(error) => {
+        let event = match seen {
+            Seen::Event(event) => event,
+            Seen::Works => return self.problem(resource, None),
+            Seen::Failed(error) => {
                 let text = problem(&error, resource, Some(&self.autoscaler.key.namespace));
                 return self.problem(resource, Some(text));
             }
@@ -162,7 +206,6 @@ impl One {
             let row = Row::read(self.autoscaler.kind, object);
             let reversals = self.rows.reversals(&self.autoscaler);
             let (state, why) = row.state(reversals, self.rows.now());
-            let conditions = object["status"]["conditions"].as_array().into_iter().flatten();
             json!({
                 "target": row.target,
                 "current": row.current,
@@ -173,43 +216,42 @@ impl One {
                 "scaled": row.scaled.map(|millis| millis / 1_000),
                 "state": state,
                 "why": why,
-                "conditions": conditions.map(condition).collect::<Vec<_>>(),
+                "conditions": lean::conditions(&object["status"]),
             })
         });
         json!({"autoscaler": shown}).to_string()
     }
 
-    fn decision(&mut self, event: watcher::Result<Event<DynamicObject>>) {
-        match event {
-            Err(error) => {
+    fn decision(&mut self, seen: Seen) {
+        let event = match seen {
+            Seen::Event(event) => event,
+            Seen::Works => return self.problem(DECISIONS, None),
+            Seen::Failed(error) => {
                 let namespace = Some(self.autoscaler.key.namespace.as_str());
                 self.problem(DECISIONS, Some(problem(&error, DECISIONS, namespace)));
                 if is_refused(&error) {
                     self.lines.push_back(json!({"complete": true}).to_string());
                 }
+                return;
             }
-            Ok(Event::InitApply(decision) | Event::Apply(decision))
+        };
+        match event {
+            Event::InitApply(decision) | Event::Apply(decision)
                 if !is_of(&decision, &self.autoscaler) => {}
-            Ok(Event::Init) => self.listing.clear(),
-            Ok(Event::InitApply(decision)) => {
-                self.listing.push_back(lean(decision));
-                if self.listing.len() > MAX_DECISIONS {
-                    self.listing.pop_front();
-                }
-            }
-            Ok(Event::InitDone) => {
+            Event::Init => self.listing = Listing::default(),
+            Event::InitApply(decision) => self.listing.push(lean::decision(decision)),
+            Event::InitDone => {
                 self.lines.push_back(json!({"again": true}).to_string());
-                let all = Vec::from(std::mem::take(&mut self.listing));
-                let lines = all.chunks(PER_LINE).map(|some| json!({"decisions": some}).to_string());
-                self.lines.extend(lines);
+                self.lines.extend(std::mem::take(&mut self.listing).lines());
                 self.lines.push_back(json!({"complete": true}).to_string());
                 self.problem(DECISIONS, None);
             }
-            Ok(Event::Apply(decision)) => {
-                self.lines.push_back(json!({"decisions": [lean(decision)]}).to_string());
+            Event::Apply(decision) => {
+                self.lines.push_back(decisions_line(&lean::decision(decision)));
+                self.problem(DECISIONS, None);
             }
             // The ledger makes room; what is on the page stays there.
-            Ok(Event::Delete(_)) => {}
+            Event::Delete(_) => {}
         }
     }
 
@@ -221,24 +263,58 @@ impl One {
     }
 }
 
-/// A decision with what the page shows of it.
-fn lean(decision: DynamicObject) -> Value {
-    let mut shown = match decision.data {
-        Value::Object(fields) => fields,
-        _ => Map::new(),
-    };
-    shown.insert("metadata".to_owned(), json!({"name": decision.metadata.name}));
-    Value::Object(shown)
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::WallClock;
+    use crate::watch::ObjectKey;
+    use kube::core::Status;
 
-/// A condition with a message that is not too long.
-fn condition(condition: &Value) -> Value {
-    let text = |field: &str| cut(condition[field].as_str().unwrap_or_default(), MAX_MESSAGE);
-    json!({
-        "type": text("type"),
-        "status": text("status"),
-        "reason": text("reason"),
-        "message": text("message"),
-        "lastTransitionTime": text("lastTransitionTime"),
-    })
+    #[test]
+    fn the_newest_decisions_are_kept_within_their_bytes_in_short_lines() {
+        let mut listing = Listing::default();
+        for at in 0..3_000 {
+            listing.push(json!({"at": at}).to_string());
+        }
+        assert_eq!(listing.all.len(), MAX_DECISIONS);
+        let lines = listing.lines();
+        assert_eq!(lines.len(), MAX_DECISIONS / PER_LINE);
+        let last: Value = serde_json::from_str(&lines[lines.len() - 1]).unwrap();
+        assert_eq!(last["decisions"][PER_LINE - 1]["at"], 2_999);
+
+        let mut listing = Listing::default();
+        for _ in 0..1_000 {
+            listing.push(json!("x".repeat(100_000)).to_string());
+        }
+        assert!(listing.bytes <= MAX_BYTES && listing.bytes > MAX_BYTES / 2);
+        for line in listing.lines() {
+            assert!(line.len() < 500_000);
+            let line: Value = serde_json::from_str(&line).unwrap();
+            assert!(!line["decisions"].as_array().unwrap().is_empty());
+        }
+        assert_eq!(Listing::default().lines(), ["{\"decisions\":[]}"]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_problem_that_is_over_is_taken_back() {
+        let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
+        let status = Status { code: 503, message: "away".to_owned(), ..Status::default() };
+        let error = || watcher::Error::WatchStartFailed(kube::Error::Api(Box::new(status.clone())));
+        let happenings = [
+            Happening::Object(Seen::Failed(error())),
+            Happening::Decision(Seen::Failed(error())),
+            Happening::Object(Seen::Works),
+            Happening::Decision(Seen::Works),
+        ];
+        let rows = Rows::new(WallClock::default());
+        let happenings = stream::iter(happenings).boxed();
+        let mut one = One::new(rows, "x".to_owned(), AutoscalerRef::autoscaler(key), happenings);
+        let mut counts = Vec::new();
+        while let Some(line) = one.next_line().await {
+            let line: Value = serde_json::from_str(&line).unwrap();
+            counts.push(line["problems"].as_array().map_or(99, Vec::len));
+        }
+        // The first line takes back those of an earlier stream.
+        assert_eq!(counts, [0, 1, 2, 1, 0]);
+    }
 }

@@ -3,14 +3,15 @@
 use super::error::{is_refused, problem};
 use super::row::Row;
 use super::rows::Rows;
+use super::watching::{Seen, watched};
 use crate::crd::Autoscaler;
-use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey, ResettableBackoff};
+use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use futures::StreamExt;
 use futures::future::BoxFuture;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::core::{ApiResource, DynamicObject};
+use kube::runtime::watcher;
 use kube::runtime::watcher::Event;
-use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client};
 use std::collections::HashSet;
 
@@ -52,34 +53,40 @@ async fn reflect(
     namespace: Option<&str>,
     rows: &Rows,
 ) {
-    let (backoff, progress) = ResettableBackoff::new();
     let config = watcher::Config::default().page_size(PAGE_SIZE);
-    let mut events = watcher(api, config).backoff(backoff).boxed();
+    let mut watch = watched(api, config).boxed();
     let mut listed = HashSet::new();
     let resource = resource(kind);
-    while let Some(event) = events.next().await {
-        match event {
-            Err(error) => {
-                rows.problem(resource, Some(problem(&error, resource, namespace)));
-                if is_refused(&error) {
-                    rows.listed(kind, &HashSet::new());
+    while let Some(seen) = watch.next().await {
+        match seen {
+            Seen::Failed(error) => {
+                let is_refused = is_refused(&error);
+                let mut text = problem(&error, resource, namespace);
+                if is_refused && rows.has_of(kind) {
+                    text += " What is shown of them is as it was.";
+                }
+                rows.problem(resource, Some(text));
+                if is_refused {
+                    rows.refused(kind);
                 }
                 continue;
             }
-            Ok(Event::Init) => {
+            Seen::Event(Event::Init) => {
                 listed.clear();
                 continue;
             }
-            Ok(Event::InitApply(object)) => {
+            Seen::Event(Event::InitApply(object)) => {
                 let name = name(kind, &object);
                 listed.insert(name.clone());
                 apply(rows, name, &object);
+                // The list can fail still.
+                continue;
             }
-            Ok(Event::InitDone) => rows.listed(kind, &listed),
-            Ok(Event::Apply(object)) => apply(rows, name(kind, &object), &object),
-            Ok(Event::Delete(object)) => rows.remove(&name(kind, &object)),
+            Seen::Event(Event::InitDone) => rows.listed(kind, &listed),
+            Seen::Event(Event::Apply(object)) => apply(rows, name(kind, &object), &object),
+            Seen::Event(Event::Delete(object)) => rows.remove(&name(kind, &object)),
+            Seen::Works => {}
         }
-        progress.made();
         rows.problem(resource, None);
     }
 }

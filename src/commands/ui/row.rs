@@ -3,6 +3,7 @@
 
 use super::error::cut;
 use super::swings::FLAPPING;
+use crate::commands::story::plain;
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerKind;
 use jiff::Timestamp;
@@ -33,6 +34,8 @@ pub enum State {
 const MOVING_MS: i64 = 120_000;
 /// The longest texts of a row, in characters.
 const MAX_TEXT: usize = 300;
+/// The metrics of a row: as many as fit.
+const MAX_METRICS: usize = 20;
 
 /// What is read of an autoscaler.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -59,10 +62,9 @@ pub struct Row {
     is_preview: bool,
 }
 
-/// A text of the cluster, without control characters and cut off.
+/// A text of the cluster, cut off, and without characters that hide something or turn the direction of writing.
 fn shown(value: &Value) -> String {
-    let text = value.as_str().unwrap_or_default();
-    cut(&text.replace(|c: char| c.is_control(), " "), MAX_TEXT)
+    plain(&cut(value.as_str().unwrap_or_default(), MAX_TEXT)).into_owned()
 }
 
 fn whole(value: &Value) -> Option<i32> {
@@ -108,7 +110,9 @@ impl Row {
             max: whole(&schedule["maxReplicas"]).or(whole(&spec["maxReplicas"])).unwrap_or(0),
             metrics: match kind {
                 AutoscalerKind::Autoscaler => shown(&status["targets"]),
-                AutoscalerKind::Hpa => cut(&metrics_of_hpa(spec, status), MAX_TEXT),
+                AutoscalerKind::Hpa => {
+                    plain(&cut(&metrics_of_hpa(spec, status), MAX_TEXT)).into_owned()
+                }
             },
             scaled: millis(&status["lastScaleTime"]),
             fault: failed.next().or_else(fallback).map(told),
@@ -116,6 +120,11 @@ impl Row {
             over_max: over_max.map(told),
             is_preview: spec["mode"] == "Preview",
         }
+    }
+
+    /// Whether what is decided is carried out.
+    pub fn is_carried_out(&self) -> bool {
+        !self.is_preview && self.paused.is_none()
     }
 
     /// Whether it needs a person, and why, with so many reversals within the last hour.
@@ -153,8 +162,7 @@ impl Row {
 
 /// Value and target of each metric of an HPA, as kubectl shows them.
 fn metrics_of_hpa(spec: &Value, status: &Value) -> String {
-    let all = |value: &Value| value.as_array().cloned().unwrap_or_default();
-    let current = all(&status["currentMetrics"]);
+    let current = items(&status["currentMetrics"]);
     let metric = |metric: &Value| {
         let kind = metric["type"].as_str().unwrap_or_default();
         let source = source_of(kind);
@@ -169,7 +177,11 @@ fn metrics_of_hpa(spec: &Value, status: &Value) -> String {
         let now = now.map_or_else(|| "<unknown>".to_owned(), value);
         format!("{name}: {now}/{}", value(&wanted["target"]))
     };
-    all(&spec["metrics"]).iter().map(metric).collect::<Vec<_>>().join(", ")
+    items(&spec["metrics"]).iter().take(MAX_METRICS).map(metric).collect::<Vec<_>>().join(", ")
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map(Vec::as_slice).unwrap_or_default()
 }
 
 fn source_of(kind: &str) -> &'static str {
@@ -271,6 +283,16 @@ mod tests {
                 assert!(why.chars().count() < 700 && row.metrics.chars().count() <= MAX_TEXT + 1);
             }
         }
+    }
+
+    #[test]
+    fn no_name_turns_the_direction_of_writing() {
+        let spec = json!({"scaleTargetRef": {"kind": "Deployment", "name": "a\u{202e}b"},
+            "metrics": [{"type": "External", "external": {"metric": {"name": "a\u{200b}b"},
+                "target": {"type": "Value", "value": "7"}}}]});
+        let row = Row::read(AutoscalerKind::Hpa, &json!({"spec": spec}));
+        assert_eq!(row.target, "Deployment/a\\u{202e}b");
+        assert_eq!(row.metrics, "a\\u{200b}b: <unknown>/7");
     }
 
     #[test]

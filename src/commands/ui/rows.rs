@@ -113,6 +113,20 @@ impl Rows {
         });
     }
 
+    /// The kind may not be listed now. What is known of it stays: it can be that the server has just started.
+    pub fn refused(&self, kind: AutoscalerKind) {
+        self.change(|inner, _| {
+            if inner.listed.insert(kind) {
+                inner.version += 1;
+            }
+        });
+    }
+
+    /// Whether any of a kind is known.
+    pub fn has_of(&self, kind: AutoscalerKind) -> bool {
+        self.lock().rows.keys().any(|one| one.kind == kind)
+    }
+
     /// Whether all kinds were listed, or may not be.
     pub fn is_complete(&self) -> bool {
         self.lock().listed.len() == KINDS
@@ -191,6 +205,8 @@ impl Inner {
             Some(held) => {
                 if let (Some(before), Some(after)) = (held.row.desired, row.desired)
                     && before != after
+                    && held.row.is_carried_out()
+                    && row.is_carried_out()
                 {
                     held.swings.changed(now, after > before);
                 }
@@ -222,6 +238,8 @@ impl Inner {
 
     fn remove(&mut self, autoscaler: &AutoscalerRef) {
         if self.rows.remove(autoscaler).is_some() {
+            // Whether one is left out is seen when it changes, or is listed again.
+            self.problem("rows", None);
             self.version += 1;
             self.removed.push_back((self.version, autoscaler.clone()));
             if self.removed.len() > MAX_REMOVED {
@@ -441,6 +459,28 @@ mod tests {
         rows.put(name("a"), row(2));
         assert_eq!(shown(&since(&rows, None).0)[0].1, "flapping");
         assert_eq!(rows.reversals(&name("a")), 3);
+    }
+
+    #[test]
+    fn a_refusal_takes_no_row_out() {
+        let rows = Rows::new(WallClock::default());
+        rows.put(name("a"), row(3));
+        for kind in [AutoscalerKind::Autoscaler, AutoscalerKind::Hpa] {
+            rows.refused(kind);
+        }
+        assert!(rows.is_complete() && rows.has_of(AutoscalerKind::Autoscaler));
+        assert!(!rows.has_of(AutoscalerKind::Hpa));
+    }
+
+    #[test]
+    fn a_preview_that_changes_its_mind_is_not_flapping() {
+        let rows = Rows::new(WallClock::default());
+        for desired in [2, 4, 2, 4, 2, 4] {
+            let object = json!({"spec": {"minReplicas": 1, "maxReplicas": 9, "mode": "Preview"},
+                "status": {"currentReplicas": 2, "desiredReplicas": desired}});
+            rows.put(name("a"), Row::read(AutoscalerKind::Autoscaler, &object));
+        }
+        assert_eq!(rows.reversals(&name("a")), 0);
     }
 
     #[tokio::test(start_paused = true)]

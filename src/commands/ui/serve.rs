@@ -41,6 +41,7 @@ impl Page {
 /// The routes of a page.
 pub fn router(page: Arc<Page>) -> Router {
     Router::new()
+        .route("/api/key", get(key))
         .route("/api/autoscalers", get(autoscalers))
         .route("/api/autoscaler", get(autoscaler))
         .fallback(asset)
@@ -85,6 +86,11 @@ async fn asset(uri: Uri) -> Response {
             (StatusCode::NOT_FOUND, format!("There is no {path} here.")).into_response()
         }
     }
+}
+
+/// Tells that the key is right: others are refused before.
+async fn key() -> StatusCode {
+    StatusCode::NO_CONTENT
 }
 
 async fn autoscalers(State(page): State<Arc<Page>>) -> Response {

@@ -126,8 +126,8 @@ impl Decisions {
     /// Watches the decisions of a namespace, or of all.
     ///
     /// # Errors
-    /// 400 or 422 if a parameter is invalid, 406 if neither JSON nor a table is accepted, 410 if the changes since the
-    /// resource version are not known, 429 if the tenant has too many watches, 503 if this replica does not know.
+    /// 400 or 422 if a parameter is invalid, 406 if neither JSON nor a table is accepted, 429 if the tenant has too many
+    /// watches, 503 if this replica does not know.
     pub async fn watch(
         &self,
         namespace: Option<&str>,
@@ -156,6 +156,6 @@ impl Decisions {
         let begin = watch::Begin::parse(options, versions)?;
         let scope = selection.scope(namespace);
         let watch = watch::Watch::new(self.ledger.clone(), scope, selection, table, seats);
-        Ok(ResponseContent::Response(watch.respond(begin, versions, options, is_replica)?))
+        Ok(ResponseContent::Response(watch.respond(begin, versions, options, is_replica)))
     }
 }

@@ -282,7 +282,10 @@ async fn a_version_of_another_replica_is_waited_for() {
     });
     assert_eq!(code(watch), StatusCode::OK);
     decisions.ledger.begin_term(START + 60_000, None);
-    assert_eq!(code(Events::of(&decisions, &query, "ann").await), StatusCode::GONE);
+    let mut expired = Events::of(&decisions, &query, "ann").await.expect("a watch");
+    let event = expired.next().await.expect("an event");
+    assert_eq!((&event["type"], &event["object"]["code"]), (&"ERROR".into(), &410.into()));
+    assert_eq!(expired.next().await, None);
     let never = Decisions::new(Ledger::new(1 << 20, START), Arc::default());
     assert_eq!(code(list(&never, "").await), StatusCode::SERVICE_UNAVAILABLE);
 }

@@ -44,8 +44,7 @@ impl Begin {
     /// From the parameters of a watch.
     ///
     /// # Errors
-    /// 400 if they are invalid, 410 if the resource version is one of another leadership, 504 if it is not known
-    /// here yet.
+    /// 400 if they are invalid, 504 if the resource version is not known here yet.
     pub fn parse(options: &DecisionOptions, versions: Versions) -> Result<Self, ApiError> {
         let initial = options.send_initial_events.as_ref();
         let ends_with_bookmark = is_set(initial) && is_set(options.allow_watch_bookmarks.as_ref());
@@ -63,11 +62,7 @@ impl Begin {
         if is_set(initial) {
             return Ok(Self::WithAll { ends_with_bookmark });
         }
-        if wanted < versions.began {
-            return Err(ApiError::expired(format!(
-                "resource version {wanted} is of an earlier leader: list again"
-            )));
-        }
+        // Whether the changes since then are known is told by the first event.
         Ok(Self::After(wanted))
     }
 }
@@ -137,17 +132,15 @@ impl Watch {
         }
     }
 
-    /// The response, whose body are the events.
-    ///
-    /// # Errors
-    /// 410 if the changes since the resource version are not known.
+    /// The response, whose body are the events. As with kube-apiserver, 410 is one of them, if the changes since the
+    /// resource version are not known: clients such as kube's list again after it, but not after a status of 410.
     pub fn respond(
         mut self,
         begin: Begin,
         versions: Versions,
         options: &DecisionOptions,
         is_replica: bool,
-    ) -> Result<Response<Body>, ApiError> {
+    ) -> Response<Body> {
         let now = Instant::now();
         let longest = if is_replica { MAX_DURATION_OF_REPLICA } else { MAX_DURATION };
         let wanted = options.timeout_seconds.filter(|seconds| *seconds > 0);
@@ -156,11 +149,7 @@ impl Watch {
         self.bookmarks = is_set(options.allow_watch_bookmarks.as_ref());
         self.began = versions.began;
         match begin {
-            Begin::After(version) => {
-                self.version = version;
-                // Nothing is selected: it is only asked whether these changes are known.
-                self.ledger.changes_after(version, |_| None).map_err(|_| expired())?;
-            }
+            Begin::After(version) => self.version = version,
             Begin::WithAll { ends_with_bookmark } => {
                 self.version = versions.last;
                 (self.initial, self.ends_with_bookmark) = (Some(None), ends_with_bookmark);
@@ -175,7 +164,7 @@ impl Watch {
         let mut response =
             ([(header::CONTENT_TYPE, json)], Body::from_stream(events)).into_response();
         response.extensions_mut().insert(LongRunning);
-        Ok(response)
+        response
     }
 
     /// The next events; none at the end.
@@ -191,7 +180,8 @@ impl Watch {
             }
             // A replica that does not hear from the leader has nothing to tell.
             let versions = self.ledger.versions().ok()?;
-            if versions.began != self.began {
+            // It is of another leadership.
+            if versions.began != self.began || self.version < versions.began {
                 self.is_over = true;
                 return Some(error_event(&expired()));
             }

@@ -11,24 +11,39 @@ const one = new One();
 let stream = null;
 let shown = null;
 
-function tell(problems) {
-  const box = find("problems");
-  const text = problems.join("\n");
+let isOpen = false;
+let problems = [];
+
+// What is wrong: with the connection to plimsoll ui, and with its own to the cluster.
+function tell(id, texts) {
+  const box = find(id);
+  const text = texts.join("\n");
   if (box.dataset.text === text) return;
   box.dataset.text = text;
-  box.replaceChildren(...problems.map((problem) => element("p", {}, problem)));
+  box.replaceChildren(...texts.map((problem) => element("p", {}, problem)));
 }
 
-function connected(text, isLive) {
-  setText(find("connection"), text);
+function connected(text) {
+  isOpen = text === null;
+  const isLive = isOpen && problems.length === 0;
+  setText(find("connection"), text ?? (isLive ? "Live" : "Not all is live"));
   find("connection").className = isLive ? "live" : "";
 }
 
+function tellProblems(texts) {
+  problems = texts;
+  tell("problems", texts);
+  if (isOpen) connected(null);
+}
+
 const handlers = {
-  open: () => connected("Live", true),
+  open: () => {
+    tell("broken", []);
+    connected(null);
+  },
   closed: (why, isFinal) => {
-    connected(isFinal ? "Not connected" : "Not connected, trying again", false);
-    tell([why]);
+    connected(isFinal ? "Not connected" : "Not connected, trying again");
+    tell("broken", [why]);
   },
 };
 
@@ -40,7 +55,7 @@ function openList() {
         list.reset();
         setText(find("scope"), line.scope);
       }
-      if (line.problems) tell(line.problems);
+      if (line.problems) tellProblems(line.problems);
       list.change(line);
     },
   });
@@ -52,11 +67,8 @@ function openOne([namespace, kind, name]) {
   stream = new Stream(`/api/autoscaler?${query}`, {
     ...handlers,
     line: (line) => {
-      if (line.scope) {
-        one.reset();
-        setText(find("scope"), line.scope);
-      }
-      if (line.problems) tell(line.problems);
+      if (line.scope) setText(find("scope"), line.scope);
+      if (line.problems) tellProblems(line.problems);
       one.change(line);
     },
   });
@@ -71,7 +83,7 @@ function close() {
 function open() {
   close();
   if (!shown || document.hidden) return;
-  connected("Connecting", false);
+  connected("Connecting");
   if (shown.length === 3) openOne(shown);
   else openList();
 }
@@ -88,17 +100,18 @@ function route() {
   find("list").hidden = shown.length === 3;
   find("one").hidden = shown.length !== 3;
   document.title = shown.length === 3 ? `${shown[2]} in ${shown[0]} - Plimsoll` : "Autoscalers - Plimsoll";
-  tell([]);
+  tell("broken", []);
+  tellProblems([]);
   open();
   if (!isFirst) find(shown.length === 3 ? "one-title" : "list-title").focus();
 }
 
-function begin() {
-  if (takeKey()) {
+async function begin() {
+  if (await takeKey()) {
     route();
   } else {
-    tell(["Open the address that plimsoll ui printed: it has the key of this page."]);
-    connected("Not connected", false);
+    tell("broken", ["Open the address that plimsoll ui printed: it has the key of this page."]);
+    connected("Not connected");
   }
 }
 

@@ -8,8 +8,10 @@ const HEIGHT = 320;
 
 const SERIES = [
   { name: "load", title: "Load (metric, left axis)" },
+  { name: "between", title: "Load between values that are not known one by one" },
   { name: "target", title: "Target (left axis)" },
   { name: "desired", title: "Desired replicas (right axis)" },
+  { name: "current", title: "Replicas of the workload (right axis)" },
   { name: "bounds", title: "minReplicas and maxReplicas (right axis)" },
 ];
 // The signs of what became of a decision; the marks of the chart have the same shapes.
@@ -25,8 +27,8 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hour12: false });
-const days = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hour12: false });
+const hours = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+const days = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 
 function timeOfDay(split, index, splits) {
   const date = new Date(split * 1000);
@@ -36,44 +38,65 @@ function timeOfDay(split, index, splits) {
 
 const seconds = (time) => new Date(time).getTime() / 1000;
 
-// The columns of the chart: two points for each run, one for each single decision.
+const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 4 });
+// How long the time that is shown stands after the pointer was moved on the chart.
+const STANDS_MS = 30_000;
+
+// The columns of the chart. A single decision has one point. A run has one at its beginning, whose value is not known, one
+// for each value that came while the page was open (`seen`: its time, and the values by metric), and one at its end.
+// `null` is a gap: the metric failed. `undefined` in `between` is not known.
 export function columns(decisions, metricName) {
-  const rows = { x: [], load: [], low: [], high: [], target: [], desired: [], min: [], max: [], of: [] };
+  const rows = { x: [], load: [], low: [], high: [], target: [], desired: [], min: [], max: [], between: [], current: [], of: [] };
   decisions.forEach((decision, index) => {
     const metric = (decision.metrics ?? []).find((one) => one.name === metricName);
     const value = number(metric?.value);
     const first = seconds(decision.firstTime);
-    const last = Math.max(seconds(decision.lastTime), first);
-    const before = rows.x.at(-1) ?? -Infinity;
-    for (const x of last > first && first > before ? [first, last] : [Math.max(last, before)]) {
+    const before = () => rows.x.at(-1) ?? -Infinity;
+    const seen = (decision.seen ?? []).map(([time, values]) => [seconds(time), number(values.get(metricName))]);
+    const put = (x, known, between) => {
       rows.x.push(x);
-      // The value at the beginning of a run is not known, but its smallest and largest are.
-      rows.load.push(x < last ? undefined : value);
+      rows.load.push(known);
+      rows.between.push(between);
       rows.low.push(number(metric?.minValue) ?? value);
       rows.high.push(number(metric?.maxValue) ?? value);
       rows.target.push(number(metric?.target));
       rows.desired.push(decision.desiredReplicas ?? decision.currentReplicas ?? null);
+      rows.current.push(decision.currentReplicas ?? null);
       rows.min.push(decision.basis?.minReplicas ?? null);
       rows.max.push(decision.basis?.maxReplicas ?? null);
       rows.of.push(index);
-    }
+    };
+    const last = Math.max(seconds(decision.lastTime), first);
+    const isFirstSeen = seen.length > 0 && seen[0][0] <= first;
+    if (last > first && first > before() && !isFirstSeen) put(first, null, value === null ? null : undefined);
+    for (const [x, known] of seen) if (x > before() && x < last) put(x, known, known);
+    put(Math.max(last, before()), value, value);
   });
   return rows;
 }
 
+// The places of values that have no known one beside them, so that no line shows them.
+export function alone(values) {
+  const isKnown = (at) => values[at] !== null && values[at] !== undefined;
+  return [...values.keys()].filter((at) => isKnown(at) && !isKnown(at - 1) && !isKnown(at + 1));
+}
+
 export class Chart {
   #node;
-  #choose;
+  #on;
+  #pointer = null;
+  #standsUntil = 0;
+  #end = 0;
   #plot = null;
   #rows = columns([], "");
   #decisions = [];
   #chosen = -1;
   #span = null;
 
-  // `choose(index)` is called with the decision under the pointer.
-  constructor(node, choose) {
+  // `on.point(index)` is called with the decision under a pointer that moves, `on.click(index)` with one that is clicked.
+  constructor(node, on) {
     this.#node = node;
-    this.#choose = choose;
+    this.#on = on;
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.#make());
     new ResizeObserver(() => this.#plot?.setSize({ width: this.#width(), height: HEIGHT })).observe(node);
   }
@@ -97,14 +120,16 @@ export class Chart {
   }
 
   #data() {
-    const { x, load, low, high, target, desired, min, max } = this.#rows;
-    return [x, load, low, high, target, desired, min, max];
+    const { x, load, low, high, target, desired, min, max, between, current } = this.#rows;
+    return [x, load, low, high, target, desired, min, max, between, current];
   }
 
   #range() {
     const { x } = this.#rows;
     const now = Date.now() / 1000;
-    const end = Math.max(now, x.at(-1) ?? now);
+    // Nothing moves away below a pointer.
+    if (performance.now() > this.#standsUntil) this.#end = Math.max(now, x.at(-1) ?? now);
+    const end = this.#end;
     // Nothing is shown of the time before the first decision.
     const start = Math.max(x[0] ?? end - 900, this.#span === null ? -Infinity : end - this.#span);
     return [Math.min(start, end - 60), end];
@@ -112,7 +137,7 @@ export class Chart {
 
   #make() {
     this.#plot?.destroy();
-    const [text, grid, load, target, desired, bounds, band] = ["muted", "grid", "load", "target", "desired", "bounds", "band"].map(color);
+    const [text, grid, load, target, desired, current, bounds, band] = ["muted", "grid", "load", "target", "desired", "current", "bounds", "band"].map(color);
     const stepped = uPlot.paths.stepped({ align: 1 });
     const none = { show: false };
     const axis = { stroke: text, grid: { stroke: grid, width: 1 }, ticks: { stroke: grid, width: 1 } };
@@ -130,33 +155,51 @@ export class Chart {
       },
       axes: [
         { ...axis, space: 70, values: (plot, splits) => splits.map(timeOfDay) },
-        { ...axis, scale: "load", size: 60 },
+        { ...axis, scale: "load", size: 60, values: (plot, splits) => splits.map((value) => short.format(value)) },
         { ...axis, scale: "replicas", side: 1, grid: none, size: 45, values: whole },
       ],
       series: [
         {},
-        { scale: "load", stroke: load, width: 2, spanGaps: true, points: none },
+        { scale: "load", stroke: load, width: 2, points: { show: true, size: 5, fill: load, filter: (plot, series) => alone(plot.data[series]) } },
         { scale: "load", stroke: band, width: 0, points: none, paths: stepped },
         { scale: "load", stroke: band, width: 0, points: none, paths: stepped },
         { scale: "load", stroke: target, width: 2, dash: [6, 4], points: none, paths: stepped },
         { scale: "replicas", stroke: desired, width: 2, points: none, paths: stepped },
         { scale: "replicas", stroke: bounds, width: 1.5, dash: [2, 3], points: none, paths: stepped },
         { scale: "replicas", stroke: bounds, width: 1.5, dash: [2, 3], points: none, paths: stepped },
+        { scale: "load", stroke: load, width: 1, dash: [1, 4], points: none },
+        { scale: "replicas", stroke: current, width: 1, points: none, paths: stepped },
       ],
       bands: [{ series: [3, 2], fill: band }],
       hooks: {
         draw: [(plot) => this.#marks(plot)],
-        setCursor: [(plot) => this.#pointed(plot)],
       },
     }, this.#data(), this.#node);
     // The slider's own name and value say what the picture shows.
     this.#plot.root.setAttribute("aria-hidden", "true");
+    const { over } = this.#plot;
+    over.addEventListener("mousemove", (event) => this.#pointed(event));
+    over.addEventListener("mouseleave", () => { this.#standsUntil = 0; });
+    over.addEventListener("click", (event) => {
+      const index = this.#at(event);
+      if (index !== undefined) this.#on.click(index);
+    });
   }
 
-  #pointed(plot) {
-    const { idx, left } = plot.cursor;
-    const index = this.#rows.of[idx];
-    if (left >= 0 && index !== undefined && index !== this.#chosen) this.#choose(index);
+  // The decision at the place of an event.
+  #at(event) {
+    const { left } = this.#plot.over.getBoundingClientRect();
+    return this.#rows.of[this.#plot.posToIdx(event.clientX - left)];
+  }
+
+  // Browsers send such events for a pointer that rests, too, when something moves below it.
+  #pointed(event) {
+    const place = `${event.clientX} ${event.clientY}`;
+    if (place === this.#pointer) return;
+    this.#pointer = place;
+    this.#standsUntil = performance.now() + STANDS_MS;
+    const index = this.#at(event);
+    if (index !== undefined && index !== this.#chosen) this.#on.point(index);
   }
 
   // A mark where each decision was first made, of another shape for each outcome.

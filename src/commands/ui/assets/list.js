@@ -28,6 +28,10 @@ const FIRST_ROWS = 50;
 const MORE_ROWS = 100;
 // The least time between two orderings of a list that changes.
 const REORDER_MS = 1_000;
+// How long rows stay where they are below a pointer that was moved.
+const STAND_MS = 1_500;
+// How long the rows of an earlier connection are shown while they are read again.
+const EXCHANGE_MS = 10_000;
 
 export function badge(state) {
   const [sign, name] = STATES[state] ?? STATES.waiting;
@@ -52,6 +56,10 @@ function read([namespace, kind, name, target, current, desired, min, max, state,
 
 export class List {
   #rows = new Map();
+  // The rows of a new connection, until they are complete.
+  #next = null;
+  #exchangeAt = 0;
+  #pointedAt = -Infinity;
   #shown = new Map();
   #limit = FIRST_ROWS;
   #column = COLUMNS[0];
@@ -66,7 +74,7 @@ export class List {
 
   constructor() {
     const find = (id) => document.getElementById(id);
-    this.#nodes = { table: find("rows"), body: find("rows").tBodies[0], columns: find("columns"), search: find("search"), states: find("states"), count: find("count"), more: find("more") };
+    this.#nodes = { table: find("rows"), body: find("rows").tBodies[0], columns: find("columns"), search: find("search"), states: find("states"), count: find("count"), found: find("found"), more: find("more") };
     for (const column of COLUMNS) {
       const button = element("button", { type: "button" }, column.title);
       button.addEventListener("click", () => this.#sort(column));
@@ -82,23 +90,34 @@ export class List {
     const atEnd = (entries) => entries.some((entry) => entry.isIntersecting) && this.#showMore(false);
     new IntersectionObserver(atEnd, { rootMargin: "600px" }).observe(this.#nodes.more);
     document.addEventListener("keydown", (event) => this.#key(event));
+    this.#nodes.body.addEventListener("mousemove", () => { this.#pointedAt = performance.now(); });
+    this.#nodes.body.addEventListener("mouseleave", () => { this.#pointedAt = -Infinity; });
     setInterval(() => this.#tellAges(), 10_000);
     this.#mark();
   }
 
+  // All rows follow again. What is shown stays until they are read.
   reset() {
-    this.#rows.clear();
-    this.#isComplete = false;
+    this.#next = this.#rows.size > 0 ? new Map() : null;
+    this.#exchangeAt = performance.now() + EXCHANGE_MS;
+    if (!this.#next) this.#isComplete = false;
   }
 
   // Takes in what a line of the stream changes.
   change({ rows = [], removed = [], complete }) {
-    for (const row of rows.map(read)) this.#rows.set(row.key, row);
-    for (const [namespace, kind, name] of removed) this.#rows.delete(`${namespace}/${kind}/${name}`);
-    if (complete && !this.#isComplete) {
+    const into = this.#next ?? this.#rows;
+    for (const row of rows.map(read)) into.set(row.key, row);
+    for (const [namespace, kind, name] of removed) into.delete(`${namespace}/${kind}/${name}`);
+    if (this.#next && (complete || performance.now() > this.#exchangeAt)) {
+      this.#isComplete = Boolean(complete);
+      this.#rows = this.#next;
+      this.#next = null;
+      this.draw();
+    } else if (complete && !this.#isComplete) {
       this.#isComplete = true;
       this.draw();
-    } else if (rows.length || removed.length) {
+      this.#say();
+    } else if ((rows.length || removed.length) && !this.#next) {
       this.#later();
     }
   }
@@ -111,7 +130,20 @@ export class List {
   #later() {
     if (this.#timer !== null) return;
     const wait = Math.max(0, this.#last + REORDER_MS - performance.now());
-    this.#timer = setTimeout(() => this.draw(), this.#last === 0 ? 0 : wait);
+    this.#timer = setTimeout(() => this.#redraw(), this.#last === 0 ? 0 : wait);
+  }
+
+  // A click is meant for the row that was there when the pointer came: its texts change, but not its place.
+  #redraw() {
+    if (performance.now() - this.#pointedAt > STAND_MS) return this.draw();
+    this.#timer = null;
+    this.#last = performance.now();
+    for (const [key, shown] of this.#shown) {
+      const row = this.#rows.get(key);
+      if (row && row !== shown.row) this.#write(shown.node, row);
+      shown.row = row ?? shown.row;
+    }
+    this.#later();
   }
 
   #sort(column) {
@@ -136,12 +168,19 @@ export class List {
     }
     this.#limit = FIRST_ROWS;
     this.draw();
+    this.#say();
   }
 
   #search() {
     this.#words = this.#nodes.search.value.toLowerCase().split(/\s+/).filter(Boolean);
     this.#limit = FIRST_ROWS;
     this.draw();
+    this.#say();
+  }
+
+  // A screen reader hears the count when it was asked for, and not whenever a row moves.
+  #say() {
+    setText(this.#nodes.found, this.#nodes.count.textContent);
   }
 
   #showMore(moveFocus) {
@@ -180,7 +219,12 @@ export class List {
     const found = [...this.#rows.values()].filter(isWanted);
     found.sort((a, b) => sign * compare(by(a), by(b)) || RANK[a.state] - RANK[b.state] || compare(a.key, b.key));
     this.#ordered = found;
-    this.#place(found.slice(0, this.#limit));
+    const shown = found.slice(0, this.#limit);
+    // A row with the focus is not taken away.
+    const focused = document.activeElement?.closest?.("#rows tbody tr")?.dataset.key;
+    const kept = focused === undefined ? undefined : found.find((row) => row.key === focused);
+    if (kept && !shown.includes(kept)) shown.push(kept);
+    this.#place(shown);
     this.#count(found.length);
   }
 
@@ -212,7 +256,7 @@ export class List {
 
   #made(row) {
     const cells = COLUMNS.map((column) => element(column.id === "name" ? "th" : "td", { class: column.number ? `${column.id} number` : column.id, scope: column.id === "name" ? "row" : null }));
-    const node = element("tr", {}, ...cells);
+    const node = element("tr", { "data-key": row.key }, ...cells);
     cells[1].append(element("a", { href: address(row) }, row.name), element("span", { class: "narrow" }));
     return node;
   }

@@ -3,22 +3,60 @@
 import { Chart, SIGNS, legend } from "./chart.js";
 import { badge, replicasOf } from "./list.js";
 import { constraint, head, sentences, turn, when } from "./story.js";
-import { age, element, fill, metricName, moment, plain, setText } from "./text.js";
+import { age, become, element, fill, metricName, moment, plain, setText, zone } from "./text.js";
 
 const SPANS = [["15 min", 900], ["1 h", 3_600], ["6 h", 21_600], ["All", null]];
 // As many as the server sends.
 const MOST = 2_000;
 const FIRST_DECISIONS = 20;
 const MORE_DECISIONS = 100;
+// The values of a run that are kept while they come.
+const MOST_SEEN = 2_000;
 
 const find = (id) => document.getElementById(id);
 
-export class One {
-  #decisions = [];
+// Decisions in their order, by name.
+class Decisions {
+  all = [];
   #places = new Map();
+
+  place(name) {
+    return this.#places.get(name);
+  }
+
+  // Puts in one, or replaces it: `before` is what was known of it, whose value the chart keeps.
+  put(decision, before) {
+    const { name } = decision.metadata;
+    const place = this.#places.get(name) ?? this.all.length;
+    decision.seen = before?.seen ?? [];
+    if (before && before.lastTime !== decision.lastTime) {
+      decision.seen.push([before.lastTime, new Map((before.metrics ?? []).map((one) => [one.name, one.value]))]);
+      if (decision.seen.length > MOST_SEEN) decision.seen.shift();
+    }
+    this.all[place] = decision;
+    this.#places.set(name, place);
+  }
+
+  // Forgets the oldest, except so many.
+  keep(most) {
+    if (this.all.length <= most) return;
+    this.all.splice(0, this.all.length - most);
+    this.#places = new Map(this.all.map((one, index) => [one.metadata.name, index]));
+  }
+}
+
+export class One {
+  #shown = null;
+  #known = new Decisions();
+  // The decisions of a new list, until it is complete.
+  #next = null;
   #object = null;
+  #isObjectRead = false;
   #chosen = null;
+  #isHeld = false;
   #metric = null;
+  // The metric that was chosen, also while no decision has it.
+  #wanted = null;
   #span = 900;
   #limit = FIRST_DECISIONS;
   #isComplete = false;
@@ -26,7 +64,10 @@ export class One {
   #chart;
 
   constructor() {
-    this.#chart = new Chart(find("chart"), (index) => this.#choose(index));
+    this.#chart = new Chart(find("chart"), {
+      point: (index) => { if (!this.#isHeld) this.#choose(index); },
+      click: (index) => this.#click(index),
+    });
     for (const [title, seconds] of SPANS) {
       const button = element("button", { type: "button", "aria-pressed": String(seconds === this.#span) }, title);
       button.addEventListener("click", () => this.#setSpan(seconds, button));
@@ -36,50 +77,57 @@ export class One {
       const key = element("span", { class: `${sign ? "sign" : "key"} ${name}`, "aria-hidden": "true" }, sign);
       find("legend").append(element("li", {}, key, ` ${title}`));
     }
-    find("metric").addEventListener("change", (event) => { this.#metric = event.target.value; this.#draw(); });
+    find("metric").addEventListener("change", (event) => { this.#wanted = event.target.value; this.#draw(); });
     find("chart").addEventListener("keydown", (event) => this.#key(event));
+    document.addEventListener("keydown", (event) => { if (event.key === "Escape") this.#hold(false); });
+    find("decisions").addEventListener("click", (event) => {
+      const name = event.target.closest("button")?.closest("tr").dataset.key;
+      if (name !== undefined) this.#choose(this.#known.place(name) ?? -1);
+    });
     find("older").addEventListener("click", () => this.#showOlder());
     setInterval(() => { if (!find("one").hidden) this.#later(); }, 10_000);
   }
 
   show({ namespace, kind, name }) {
+    const shown = JSON.stringify([namespace, kind, name]);
+    // The connection is a new one: all stays until it tells something else.
+    if (shown === this.#shown) return;
+    this.#shown = shown;
+    this.#wanted = null;
     this.#metric = null;
     this.#chosen = null;
+    this.#isHeld = false;
     this.#limit = FIRST_DECISIONS;
     setText(find("one-title"), `${name} in ${namespace}`);
     find("one-title").dataset.kind = kind;
-    this.reset();
-    this.#draw();
-  }
-
-  reset() {
-    this.#decisions = [];
-    this.#places.clear();
+    this.#known = new Decisions();
+    this.#next = null;
     this.#object = null;
+    this.#isObjectRead = false;
     this.#isComplete = false;
+    this.#draw();
   }
 
   // Takes in what a line of the stream changes.
   change({ autoscaler, decisions = [], complete, again }) {
-    if (again) {
-      this.#decisions = [];
-      this.#places.clear();
+    if (again) this.#next = new Decisions();
+    if (autoscaler !== undefined) {
+      this.#object = autoscaler;
+      this.#isObjectRead = true;
     }
-    if (autoscaler !== undefined) this.#object = autoscaler;
-    if (complete) this.#isComplete = true;
-    for (const decision of decisions) this.#put(decision);
-    if (this.#decisions.length > MOST) {
-      this.#decisions.splice(0, this.#decisions.length - MOST);
-      this.#places = new Map(this.#decisions.map((one, index) => [one.metadata.name, index]));
+    const into = this.#next ?? this.#known;
+    for (const decision of decisions) {
+      const { name } = decision.metadata;
+      const place = this.#known.place(name);
+      into.put(decision, place === undefined ? undefined : this.#known.all[place]);
     }
+    if (complete) {
+      this.#isComplete = true;
+      this.#known = into;
+      this.#next = null;
+    }
+    this.#known.keep(MOST);
     this.#later();
-  }
-
-  #put(decision) {
-    const { name } = decision.metadata;
-    const place = this.#places.get(name) ?? this.#decisions.length;
-    this.#decisions[place] = decision;
-    this.#places.set(name, place);
   }
 
   #later() {
@@ -88,21 +136,35 @@ export class One {
 
   // The index of the decision that is chosen: the last, as long as none is.
   #index() {
-    const place = this.#chosen === null ? undefined : this.#places.get(this.#chosen);
-    return place ?? this.#decisions.length - 1;
+    const place = this.#chosen === null ? undefined : this.#known.place(this.#chosen);
+    return place ?? this.#known.all.length - 1;
   }
 
   #choose(index) {
-    const last = this.#decisions.length - 1;
+    const last = this.#known.all.length - 1;
     if (last < 0) return;
     const place = Math.min(Math.max(index, 0), last);
-    // One who looks at the last sees the next one, too.
-    this.#chosen = place === last ? null : this.#decisions[place].metadata.name;
+    // One who looks at the last sees the next one, too, unless it is held.
+    this.#chosen = place === last && !this.#isHeld ? null : this.#known.all[place].metadata.name;
     this.#tell();
+  }
+
+  #click(index) {
+    find("chart").focus({ preventScroll: true });
+    const isHeld = !(this.#isHeld && index === this.#index());
+    this.#isHeld = isHeld;
+    this.#choose(index);
+  }
+
+  #hold(isHeld) {
+    if (isHeld === this.#isHeld) return;
+    this.#isHeld = isHeld;
+    this.#choose(this.#index());
   }
 
   #key(event) {
     const moves = { ArrowLeft: -1, ArrowDown: -1, ArrowRight: 1, ArrowUp: 1, PageDown: -10, PageUp: 10, Home: -Infinity, End: Infinity };
+    if (event.key === "Enter") this.#hold(!this.#isHeld);
     const move = moves[event.key];
     if (move === undefined || event.ctrlKey || event.metaKey || event.altKey) return;
     event.preventDefault();
@@ -125,7 +187,7 @@ export class One {
   #draw() {
     this.#drawObject();
     this.#drawMetrics();
-    this.#chart.show(this.#decisions, this.#metric, this.#span);
+    this.#chart.show(this.#known.all, this.#metric, this.#span);
     this.#tell();
     this.#drawDecisions();
   }
@@ -133,26 +195,28 @@ export class One {
   #drawObject() {
     const row = this.#object;
     const { kind } = find("one-title").dataset;
+    const columns = ["Type", "Status", "Reason", "Message", `Since (${zone(Date.now())})`];
     if (row === null) {
-      setText(find("one-state"), this.#isComplete ? `There is no ${kind} of this name.` : "Reading…");
+      setText(find("one-state"), this.#isObjectRead ? `There is no ${kind} of this name.` : "Reading…");
       find("facts").replaceChildren();
-      fill(find("conditions"), ["Type", "Status", "Reason", "Message", "Since"], [], "None.");
+      fill(find("conditions"), columns, [], "None.");
       return;
     }
-    find("one-state").replaceChildren(badge(row.state), row.why ? ` ${row.why}` : "");
+    become(find("one-state"), badge(row.state), row.why ? ` ${row.why}` : "");
     const facts = [["Kind", kind], ["Target", row.target], ["Replicas", replicasOf(row)], ["Bounds", `${row.min} to ${row.max}`],
       ["Metrics", row.metrics || "none yet"], ["Last scaled", row.scaled === null ? "never" : age(row.scaled)]];
-    find("facts").replaceChildren(...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
+    become(find("facts"), ...facts.map(([name, value]) => element("div", {}, element("dt", {}, name), element("dd", {}, value))));
     const conditions = row.conditions.map((one) => [one.type, one.status, one.reason, one.message, moment(one.lastTransitionTime)]);
-    fill(find("conditions"), ["Type", "Status", "Reason", "Message", "Since"], conditions, "None.");
+    fill(find("conditions"), columns, conditions, "None.");
   }
 
   // The metrics to choose from: those of the last decision that has any.
   #drawMetrics() {
-    const latest = this.#decisions.findLast((one) => one.metrics?.length);
+    const latest = this.#known.all.findLast((one) => one.metrics?.length);
     const metrics = latest?.metrics ?? [];
     const names = [...new Set(metrics.map((one) => one.name))];
-    if (!names.includes(this.#metric)) this.#metric = (metrics.find((one) => one.status === "Used") ?? metrics[0])?.name ?? null;
+    if (names.includes(this.#wanted)) this.#metric = this.#wanted;
+    else if (!names.includes(this.#metric)) this.#metric = (metrics.find((one) => one.status === "Used") ?? metrics[0])?.name ?? null;
     const select = find("metric");
     if ([...select.options].map((one) => one.value).join("\n") !== names.join("\n")) {
       const isOnly = (short) => names.filter((name) => metricName(name) === short).length === 1;
@@ -165,31 +229,31 @@ export class One {
   // The story of the decision that is chosen, and its tables.
   #tell() {
     const index = this.#index();
-    const decision = this.#decisions[index];
+    const decision = this.#known.all[index];
     const slider = find("chart");
-    slider.setAttribute("aria-valuemax", String(Math.max(0, this.#decisions.length - 1)));
+    slider.setAttribute("aria-valuemax", String(Math.max(0, this.#known.all.length - 1)));
     slider.setAttribute("aria-valuenow", String(Math.max(0, index)));
     this.#chart.choose(index);
-    if (!decision) {
-      const none = this.#isComplete ? "No decision is known." : "Reading decisions…";
-      slider.setAttribute("aria-valuetext", none);
-      setText(find("story-when"), "");
-      setText(find("story-head"), none);
-      find("story-text").replaceChildren();
-    } else {
-      const told = sentences(decision);
-      slider.setAttribute("aria-valuetext", `${when(decision)}. ${head(decision)}. ${told.join(" ")}`);
-      setText(find("story-when"), when(decision));
-      setText(find("story-head"), head(decision));
-      const list = find("story-text");
-      if (list.dataset.told !== told.join("\n")) {
-        list.dataset.told = told.join("\n");
-        list.replaceChildren(...told.map((sentence) => element("li", {}, sentence)));
-      }
+    setText(find("story-title"), this.#isHeld ? "Decision (held: Esc lets go)" : "Decision");
+    const none = this.#isComplete ? "No decision is known." : "Reading decisions…";
+    const told = decision ? sentences(decision) : [];
+    // A screen reader says it when another is chosen, and not at each evaluation of the same.
+    const name = decision ? `${decision.metadata.name} ${head(decision)}` : none;
+    if (document.activeElement !== slider || slider.dataset.told !== name) {
+      slider.dataset.told = name;
+      slider.setAttribute("aria-valuetext", decision ? `${when(decision)}. ${head(decision)}. ${told.join(" ")}` : none);
     }
+    setText(find("story-when"), decision ? when(decision) : "");
+    setText(find("story-head"), decision ? head(decision) : none);
+    become(find("story-text"), ...told.map((sentence) => element("li", {}, sentence)));
     this.#drawOfDecision(decision);
+    this.#mark(decision);
+  }
+
+  // Marks the row of the decision that is chosen.
+  #mark(decision) {
     for (const row of find("decisions").tBodies[0]?.rows ?? []) {
-      const isChosen = row.dataset.name === decision?.metadata.name;
+      const isChosen = row.dataset.key === decision?.metadata.name;
       if (isChosen) row.setAttribute("aria-current", "true");
       else row.removeAttribute("aria-current");
     }
@@ -211,26 +275,23 @@ export class One {
   }
 
   #drawDecisions() {
-    const newest = this.#decisions.slice(-this.#limit).reverse();
     const table = find("decisions");
-    const focused = table.contains(document.activeElement) ? document.activeElement.closest("tr").dataset.name : null;
+    const all = this.#known.all;
+    // A row with the focus is shown also when newer ones have come.
+    const focused = table.contains(document.activeElement) ? this.#known.place(document.activeElement.closest("tr")?.dataset.key) : undefined;
+    if (focused !== undefined) this.#limit = Math.max(this.#limit, all.length - focused);
+    const newest = all.slice(-this.#limit).reverse();
     const rows = newest.map((decision) => {
-      const button = element("button", { type: "button", class: "link" }, moment(decision.lastTime));
-      button.addEventListener("click", () => this.#choose(this.#places.get(decision.metadata.name) ?? -1));
       const used = (decision.metrics ?? []).find((one) => one.name === this.#metric);
       const value = used?.value === undefined ? "" : `${plain(used.value)} / ${plain(used.target)}`;
       const outcome = turn(decision);
-      return [button, element("span", {}, element("span", { "aria-hidden": "true", class: `sign ${outcome}` }, SIGNS[outcome]), ` ${head(decision)}`), decision.reason, value, String(decision.count)];
+      const sign = element("span", { "aria-hidden": "true", class: `sign ${outcome}` }, SIGNS[outcome]);
+      return [element("button", { type: "button", class: "link" }, moment(decision.lastTime)), element("span", {}, sign, ` ${head(decision)}`), decision.reason, value, String(decision.count)];
     });
-    fill(table, ["Time", "Decision", "Reason", "Value / target", "In a row"], rows, this.#isComplete ? "None is known." : "Reading…");
-    const chosen = this.#decisions[this.#index()]?.metadata.name;
-    newest.forEach((decision, at) => {
-      const row = table.tBodies[0].rows[at];
-      row.dataset.name = decision.metadata.name;
-      if (decision.metadata.name === chosen) row.setAttribute("aria-current", "true");
-      if (decision.metadata.name === focused) row.querySelector("button").focus();
-    });
-    const left = this.#decisions.length - newest.length;
+    const columns = [`Time (${zone(Date.now())})`, "Decision", "Reason", "Value / target", "In a row"];
+    fill(table, columns, rows, this.#isComplete ? "None is known." : "Reading…", newest.map((one) => one.metadata.name));
+    this.#mark(all[this.#index()]);
+    const left = all.length - newest.length;
     find("older").hidden = left <= 0;
     setText(find("older"), `Show ${Math.min(left, MORE_DECISIONS)} older decisions`);
   }

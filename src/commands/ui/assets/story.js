@@ -1,6 +1,6 @@
 // The story of a decision, from its fields (docs/decisions.md).
 
-import { metricName, moment, plain } from "./text.js";
+import { metricName, moment, plain, utc, zone } from "./text.js";
 
 const REASONS = {
   MetricRecommendation: "The metric that asks for most proposes it.",
@@ -73,8 +73,11 @@ export function replicas(count) {
 // When it was, and how often in a row.
 export function when(decision) {
   const { count, firstTime, lastTime } = decision;
-  if (count > 1) return `${moment(firstTime)} to ${moment(lastTime)}, ${count} times in a row`;
-  return moment(lastTime);
+  const at = `${moment(lastTime)} ${zone(lastTime)}`;
+  // In UTC, too, as the commands tell it.
+  const all = (first) => (zone(lastTime) === "UTC" ? "" : ` (${first}${utc(lastTime)})`);
+  if (count > 1) return `${moment(firstTime)} to ${at}${all(`${utc(firstTime).slice(0, 8)} to `)}, ${count} times in a row`;
+  return `${at}${all("")}`;
 }
 
 function unit(metric) {
@@ -98,14 +101,24 @@ function ofMetric(metric) {
   return `${metricName(metric.name)} was ${measured(metric)}${asks}.`;
 }
 
-function turnOf(turn, isMore) {
+// What the metric has to be for a turn: `metric` is the one that decides.
+function turnOf(turn, isMore, metric) {
   if (!turn || turn.replicas === undefined) {
     return turn?.preventedBy ? `${isMore ? "More" : "Fewer"} are prevented by ${turn.preventedBy}.` : null;
   }
-  const value = turn.value === undefined ? "" : ` ${isMore ? "from" : "at"} ${plain(turn.value)}${isMore ? " on" : " or less"}`;
+  const value = turn.value === undefined ? "" : ` if ${metric ? metricName(metric.name) : "the metric"} is ${plain(turn.value, metric ? unit(metric) : "")} or ${isMore ? "more" : "less"}`;
   const soon = turn.earliest && new Date(turn.earliest) > Date.now() ? `, from ${moment(turn.earliest)}` : "";
   const bound = turn.preventedBy ? `, but ${turn.preventedBy} prevents it` : "";
   return `It would be ${replicas(turn.replicas)}${value}${soon}${bound}.`;
+}
+
+// What kube-controller-manager decided meanwhile.
+function observation({ observed, desiredReplicas }) {
+  const theirs = observed.desiredReplicas;
+  if (theirs === undefined) return `kube-controller-manager could not decide: ${observed.conditions || "it does not say why"}.`;
+  if (theirs === desiredReplicas) return `kube-controller-manager decided the same: ${replicas(theirs)}.`;
+  const measured = observed.values ? `, as it measured ${observed.values}` : "";
+  return `kube-controller-manager decided otherwise: ${replicas(theirs)}${measured}.`;
 }
 
 // The sentences of the story, in the order of the decision.
@@ -116,18 +129,21 @@ export function sentences(decision) {
   const used = metrics.filter((metric) => metric.status === "Used");
   const others = metrics.filter((metric) => metric.status !== "Used");
   told.push(...[...used, ...others].map(ofMetric));
+  if (decision.metricsLeftOut) told.push(`${decision.metricsLeftOut} more metrics are not shown here: kubectl plimsoll explain has them.`);
   if (REASONS[decision.reason]) told.push(REASONS[decision.reason]);
   for (const one of decision.constraints ?? []) {
     const until = one.until ? `, until ${moment(one.until)}` : "";
     told.push(`${constraint(one)}: ${one.replicasAfter} instead of ${one.replicasBefore}${until}.`);
   }
-  const { carriedOut, wouldChange } = decision;
+  const { carriedOut, wouldChange, observed } = decision;
   if (carriedOut?.written) {
     told.push(`${carriedOut.by === "plimsoll" ? "Plimsoll" : carriedOut.by} wrote the scale.`);
   } else if (NOT_CARRIED_OUT[carriedOut?.reason]) {
     told.push(`Not written: ${NOT_CARRIED_OUT[carriedOut.reason]}.`);
   }
-  const turns = [turnOf(wouldChange?.more, true), turnOf(wouldChange?.fewer, false)];
+  if (observed) told.push(observation(decision));
+  const metric = metrics.find((one) => one.metricIndex === wouldChange?.metricIndex);
+  const turns = [turnOf(wouldChange?.more, true, metric), turnOf(wouldChange?.fewer, false, metric)];
   told.push(...turns.filter((sentence) => sentence !== null));
   return told;
 }

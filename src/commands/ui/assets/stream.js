@@ -3,14 +3,23 @@
 const STORED = "plimsoll-key";
 // The server sends a line every 10 s at least.
 const SILENCE_MS = 30_000;
+const SHORTEST_WAIT_MS = 250;
+// After so long, the port may be another user's: it is asked no more.
+const GIVE_UP_MS = 600_000;
 const LONGEST_WAIT_MS = 10_000;
 
-// The key comes in the fragment of the address, which browsers send to nobody, and leaves the address at once.
-export function takeKey() {
+function authorization(key) {
+  return { Authorization: `Bearer ${key ?? ""}` };
+}
+
+// The key comes in the fragment of the address, which browsers send to nobody, and leaves the address at once. Any web
+// page can lead here with a key that is none: it is tried before it replaces one that is right.
+export async function takeKey() {
   const key = new URLSearchParams(location.hash.slice(1)).get("key");
   if (key) {
-    localStorage.setItem(STORED, key);
     history.replaceState(null, "", "#/");
+    const isRight = await fetch("/api/key", { headers: authorization(key), cache: "no-store" }).then((response) => response.ok, () => false);
+    if (isRight || localStorage.getItem(STORED) === null) localStorage.setItem(STORED, key);
   }
   return localStorage.getItem(STORED) !== null;
 }
@@ -37,11 +46,12 @@ export class Stream {
   }
 
   async #run(signal) {
-    let wait = 250;
+    let wait = SHORTEST_WAIT_MS;
+    // When the first failure in a row was.
+    let failed = null;
     while (!signal.aborted) {
       try {
-        const lines = await this.#read(signal);
-        if (lines > 1) wait = 250;
+        await this.#read(signal, () => { wait = SHORTEST_WAIT_MS; failed = null; });
         if (!signal.aborted) this.#on.closed("The connection was closed.");
       } catch (error) {
         if (signal.aborted) return;
@@ -49,24 +59,31 @@ export class Stream {
           this.#on.closed(error.message, true);
           return;
         }
-        this.#on.closed("plimsoll ui does not answer: was it stopped?");
+        failed ??= Date.now();
+        if (Date.now() - failed > GIVE_UP_MS) {
+          this.#on.closed("plimsoll ui does not answer: start it again, and open the address that it prints.", true);
+          return;
+        }
+        this.#on.closed(error.said ?? "plimsoll ui does not answer: was it stopped?");
       }
       await pause(wait, signal);
       wait = Math.min(wait * 2, LONGEST_WAIT_MS);
     }
   }
 
-  async #read(signal) {
+  // Reads to the end of a connection; `works()` is called once it has more than the first line.
+  async #read(signal, works) {
     const silence = new AbortController();
     let timer = setTimeout(() => silence.abort(), SILENCE_MS);
     try {
       const response = await fetch(this.#path, {
-        headers: { Authorization: `Bearer ${localStorage.getItem(STORED) ?? ""}` },
+        headers: authorization(localStorage.getItem(STORED)),
         cache: "no-store",
         signal: AbortSignal.any([signal, silence.signal]),
       });
       if (!response.ok) {
         const error = new Error((await response.text()).slice(0, 1000));
+        error.said = error.message;
         error.fatal = response.status < 500;
         throw error;
       }
@@ -76,13 +93,14 @@ export class Stream {
       const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
       for (;;) {
         const { done, value } = await reader.read();
-        if (done) return lines;
+        if (done) return;
         clearTimeout(timer);
         timer = setTimeout(() => silence.abort(), SILENCE_MS);
         const parts = (rest + value).split("\n");
         rest = parts.pop();
         for (const part of parts) {
           lines += 1;
+          if (lines === 2) works();
           this.#on.line(JSON.parse(part));
         }
       }

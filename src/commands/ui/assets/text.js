@@ -14,6 +14,27 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+// Makes these the children of a node, and touches only what differs: the focus, a selection and the place of a screen
+// reader stay where they are.
+export function become(node, ...children) {
+  const wanted = children.filter((child) => child !== undefined && child !== null && child !== "");
+  const made = wanted.map((child) => (child instanceof Node ? child : document.createTextNode(child)));
+  const before = [...node.childNodes];
+  made.forEach((child, at) => {
+    const old = before[at];
+    if (!old) node.append(child);
+    else if (old.isEqualNode(child)) return;
+    else if (old.nodeName !== child.nodeName) old.replaceWith(child);
+    else if (old.nodeType === Node.TEXT_NODE) old.data = child.data;
+    else {
+      for (const { name } of [...old.attributes]) if (!child.hasAttribute(name)) old.removeAttribute(name);
+      for (const { name, value } of child.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+      become(old, ...child.childNodes);
+    }
+  });
+  for (const old of before.slice(made.length)) old.remove();
+}
+
 const UNITS = { n: 1e-9, u: 1e-6, m: 1e-3, k: 1e3, M: 1e6, G: 1e9, T: 1e12, P: 1e15, E: 1e18,
   Ki: 2 ** 10, Mi: 2 ** 20, Gi: 2 ** 30, Ti: 2 ** 40, Pi: 2 ** 50, Ei: 2 ** 60 };
 
@@ -25,12 +46,13 @@ export function number(quantity) {
   return Number.isFinite(value) ? value : null;
 }
 
-const written = new Intl.NumberFormat("en", { maximumSignificantDigits: 5 });
+const written = new Intl.NumberFormat("en", { maximumFractionDigits: 3 });
 
-// A quantity as people read it: "9800m" is 9.8.
+// A quantity as people read it: "9800m" is 9.8, and "500Mi" stays as kubectl shows it.
 export function plain(quantity, unit = "") {
   const value = number(quantity);
-  return (value === null ? (quantity ?? "unknown") : written.format(value)) + unit;
+  const isShort = value === null || /[kKMGTPE]i?$/.test(quantity);
+  return (isShort ? (quantity ?? "unknown") : written.format(value)) + unit;
 }
 
 // The metric of a generated name (METRIC_HASH_NAMESPACE_AUTOSCALER), or the name as it is.
@@ -46,10 +68,11 @@ export function age(seconds) {
   return `${Math.floor(passed / 86_400)} d ago`;
 }
 
-// Of the reader, unless the page has one.
-const { timeZone } = document.documentElement.dataset;
-const clock = new Intl.DateTimeFormat(undefined, { timeZone, hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
-const dated = new Intl.DateTimeFormat(undefined, { timeZone, day: "numeric", month: "short", hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+// Not `hour12: false`, which makes midnight 24:00 in some languages.
+const TIME = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+const clock = new Intl.DateTimeFormat(undefined, TIME);
+const dated = new Intl.DateTimeFormat(undefined, { ...TIME, day: "numeric", month: "short" });
+const zoned = new Intl.DateTimeFormat(undefined, { ...TIME, timeZoneName: "short" });
 
 // The time of day, with the date if it is not of the last twelve hours.
 export function moment(time) {
@@ -58,12 +81,37 @@ export function moment(time) {
   return (Math.abs(Date.now() - date) < 43_200_000 ? clock : dated).format(date);
 }
 
-// Fills a table with a header and rows of texts or nodes.
-export function fill(table, columns, rows, none) {
-  const head = element("thead", {}, element("tr", {}, ...columns.map((name) => element("th", { scope: "col" }, name))));
-  const cells = (row) => row.map((cell) => element("td", {}, cell ?? ""));
-  const body = element("tbody");
-  for (const row of rows) body.append(element("tr", {}, ...cells(row)));
-  if (rows.length === 0) body.append(element("tr", {}, element("td", { colspan: columns.length, class: "none" }, none)));
-  table.replaceChildren(head, body);
+// The name of the reader's time zone at that time.
+export function zone(time) {
+  const date = new Date(time);
+  if (Number.isNaN(date.getTime())) return "";
+  return zoned.formatToParts(date).find((part) => part.type === "timeZoneName")?.value ?? "";
+}
+
+// The time of day in UTC, as the commands show it.
+export function utc(time) {
+  const date = new Date(time);
+  return Number.isNaN(date.getTime()) ? "" : `${date.toISOString().slice(11, 19)} UTC`;
+}
+
+// Fills a table with a header and rows of texts or nodes. A row of `keys` keeps its node wherever it is.
+export function fill(table, columns, rows, none, keys = rows.map((row, at) => String(at))) {
+  const head = element("tr", {}, ...columns.map((name) => element("th", { scope: "col" }, name)));
+  if (!table.tHead) table.append(element("thead"), element("tbody"));
+  become(table.tHead, head);
+  const body = table.tBodies[0];
+  const wanted = new Set(rows.length ? keys : ["none"]);
+  for (const row of [...body.rows]) if (!wanted.has(row.dataset.key)) row.remove();
+  if (rows.length === 0) {
+    become(body, element("tr", { "data-key": "none" }, element("td", { colspan: columns.length, class: "none" }, none)));
+    return;
+  }
+  const known = new Map([...body.rows].map((row) => [row.dataset.key, row]));
+  let place = body.firstChild;
+  rows.forEach((cells, at) => {
+    const row = known.get(keys[at]) ?? element("tr", { "data-key": keys[at] });
+    become(row, ...cells.map((cell) => element("td", {}, cell === "" ? null : cell)));
+    if (row === place) place = place.nextSibling;
+    else body.insertBefore(row, place);
+  });
 }
