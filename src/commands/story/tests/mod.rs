@@ -2,6 +2,7 @@
 //! them anew.
 
 mod compared;
+mod decided;
 
 use super::chart::{Point, Screen, chart};
 use super::words::clean;
