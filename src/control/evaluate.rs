@@ -118,6 +118,7 @@ fn decide_on<'a>(
         let text = format_args!(
             "{known_pods} pods are known of the {replicas} that the scale has: none is removed until all are"
         );
+        account.holds[1] = Some("PodsNotKnown");
         if withhold(context, "PodsNotKnown", text, &mut decision, &mut status) {
             history = at.to_wall_clock(state.history.clone());
         }
@@ -132,7 +133,9 @@ fn decide_on<'a>(
                     Rollouts::Hold => "no replica is added or removed",
                 }
             );
+            account.holds[0] = Some("RollingOut");
             if rollouts == Rollouts::Hold {
+                account.holds[1] = Some("RollingOut");
                 withhold(context, "RollingOut", text, &mut decision, &mut status);
             }
             cap(context, "RollingOut", text, &mut decision, &mut status);
@@ -142,6 +145,7 @@ fn decide_on<'a>(
         let text = format_args!(
             "the metrics were away: no replica is removed before they are back for as long"
         );
+        account.holds[1] = Some("MetricsWereAway");
         withhold(context, "MetricsWereAway", text, &mut decision, &mut status);
     }
     keep_transition(&state.status, &mut status);
