@@ -1,306 +1,177 @@
-//! Decisions that the algorithm itself makes, from [`hpa::decide`] by the ledger to the story: a file of a story that
-//! is made so shows only what the product can say.
+//! Stories of decisions that the algorithm itself makes.
 
-use super::super::{Account, Changes, Subject, story};
-use super::NOW;
-use crate::hpa::{
-    self, AlignedSamples, Context, ControllerConfig, Input, MetricSource, Outcome, Phase, Pod,
-    PodContainer, Ready, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
-};
-use crate::ledger::account::{self, Facts};
-use crate::ledger::api::Decision;
-use crate::ledger::{DecisionTrace, Entry, MetricBasis, Observed};
-use crate::watch::{AutoscalerRef, ObjectKey};
+use super::workload::{Done, Has, Workload, queue, requests};
+use super::{HOUR, NOW, golden, subject};
+use crate::hpa::{MetricFallback, OnEmpty, OnError};
 use serde_json::{Value, json};
-use std::sync::Arc;
 
-/// What a metric has at a decision.
-#[derive(Clone, Copy)]
-pub enum Has {
-    /// Each ready pod has so many thousandths.
-    EachPod(i64),
-    /// The total, in thousandths.
-    Total(i64),
-    /// It fails.
-    Fails(&'static str),
-    /// The query gives nothing.
-    Nothing,
+const ON_TARGET: Has = Has::EachPod(10_000);
+
+fn web(replicas: i32, fields: Value) -> Workload {
+    Workload::new(replicas, &[requests()], fields)
 }
 
-/// What is done with decisions.
-#[derive(Clone, Copy, PartialEq)]
-pub enum Done {
-    Written,
-    Frozen,
-    Preview,
-    Observed,
-    WriteFails,
+fn utilization(container: Option<&str>, percent: i32) -> Value {
+    let of =
+        json!({"name": "cpu", "target": {"type": "Utilization", "averageUtilization": percent}});
+    match container {
+        None => json!({"type": "Resource", "resource": of}),
+        Some(container) => {
+            let mut of = of;
+            of["container"] = container.into();
+            json!({"type": "ContainerResource", "containerResource": of})
+        }
+    }
 }
 
-/// A workload and its autoscaler.
-pub struct Workload {
-    spec: Spec,
-    config: ControllerConfig,
-    history: ScalingHistory,
-    status: Status,
-    metrics: Arc<[MetricBasis]>,
-    entries: Vec<Entry>,
-    pub now: i64,
-    pub replicas: i32,
-    /// The pods that are pending, and those without a sample.
-    pub pending: usize,
-    pub missing: usize,
-    pub done: Done,
-    /// What holds the replicas: more, and fewer.
-    pub holds: [Option<&'static str>; 2],
-    /// The fallback of the Autoscaler.
-    pub fallback: Option<i32>,
+#[test]
+fn what_scales() {
+    golden("scaled-up", &web(4, json!({})).decides(1, &[Has::EachPod(14_000)]).story());
+    let policies = json!([{"type": "Pods", "value": 2, "periodSeconds": 60}]);
+    let fields = json!({"behavior": {"scaleDown":
+        {"stabilizationWindowSeconds": 0, "policies": policies}}});
+    let mut limited = web(6, fields);
+    limited.pending = 1;
+    golden("limited-by-policy", &limited.decides(1, &[Has::EachPod(2_900)]).story());
+    let fields =
+        json!({"minReplicas": 0, "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}});
+    let mut sleeper = Workload::new(1, &[queue()], fields);
+    golden("to-zero", &sleeper.decides(1, &[Has::Total(0)]).story());
+    golden("at-zero", &sleeper.decides(900, &[Has::Total(0)]).story());
+    golden("woken", &sleeper.decides(1, &[Has::Total(28_000)]).story());
+    let mut awake = Workload::new(1, &[queue()], json!({"minReplicas": 0}));
+    golden("one-of-zero", &awake.decides(28, &[Has::Total(3_000)]).story());
+    // Another client sets four replicas again after each decision.
+    let mut fight = web(4, json!({}));
+    for _ in 0..20 {
+        fight.decides(1, &[Has::EachPod(14_000)]).replicas = 4;
+    }
+    golden("set-back", &fight.story());
 }
 
-/// A metric of pods with a target of ten, by the name that the product generates.
-pub fn requests() -> Value {
-    json!({"type": "Pods", "pods": {"metric": {"name": "http_requests_total_820193bd2d60_shop_web"},
-        "target": {"type": "AverageValue", "averageValue": "10"}}})
+#[test]
+fn what_holds() {
+    let mut steady = web(4, json!({}));
+    steady.decides(1, &[Has::EachPod(9_200)]).decides(1, &[Has::EachPod(10_400)]);
+    golden("within-tolerance", &steady.decides(26, &[Has::EachPod(9_800)]).story());
+    // Rounded up: 3.2 pods are 4.
+    golden("rounded-up", &web(4, json!({})).decides(28, &[Has::EachPod(8_000)]).story());
+    let mut stabilized = web(4, json!({}));
+    stabilized.decides(1, &[Has::EachPod(14_000)]).decides(1, &[Has::EachPod(6_900)]);
+    golden("stabilized", &stabilized.decides(13, &[Has::EachPod(7_000)]).story());
+    golden("at-max", &web(8, json!({})).decides(28, &[Has::EachPod(13_500)]).story());
+    golden("at-min", &web(2, json!({})).decides(28, &[Has::EachPod(200)]).story());
+    let held = |reason: &'static str, value: i64| {
+        let mut held =
+            web(4, json!({"behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}}}));
+        held.holds = [(reason == "RollingOut").then_some(reason), Some(reason)];
+        held.decides(28, &[Has::EachPod(value)]).story()
+    };
+    golden("rolling-out", &held("RollingOut", 14_000));
+    golden("pods-not-known", &held("PodsNotKnown", 2_000));
+    golden("metrics-were-away", &held("MetricsWereAway", 2_000));
+    let disabled = json!({"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}});
+    golden("never-scaled-down", &web(6, disabled).decides(28, &[Has::EachPod(5_000)]).story());
+    let mut other = web(4, json!({}));
+    other.decides(28, &[Has::EachPod(9_800)]).replicas = 3;
+    golden("scaled-by-others", &other.decides(28, &[ON_TARGET]).story());
+    // Three of six are not ready yet, and count as 0.
+    let mut starting = web(6, json!({}));
+    starting.pending = 3;
+    golden("not-ready", &starting.decides(4, &[Has::EachPod(14_000)]).story());
+    let mut missing = web(6, json!({}));
+    missing.missing = 3;
+    golden("without-samples", &missing.decides(4, &[Has::EachPod(8_000)]).story());
 }
 
-/// A total with a target of ten for each pod.
-pub fn queue() -> Value {
-    json!({"type": "External", "external": {"metric": {"name": "queue_length"},
-        "target": {"type": "AverageValue", "averageValue": "10"}}})
+#[test]
+fn several_metrics() {
+    let metrics = [requests(), utilization(None, 60), queue()];
+    let mut three = Workload::new(4, &metrics, json!({}));
+    let away = Has::Fails("no metrics returned");
+    let values = [Has::EachPod(9_800), Has::EachPod(90), away];
+    golden("three-metrics", &three.decides(28, &values).story());
+    let of_container = |name| utilization(Some(name), 60);
+    let mut containers = Workload::new(4, &["app", "sidecar"].map(of_container), json!({}));
+    let values = [Has::EachPod(45), Has::EachPod(62)];
+    golden("two-containers", &containers.decides(28, &values).story());
+    let mut five = vec![requests()];
+    five.extend(["a", "b", "c", "d"].map(|name| {
+        let mut metric = requests();
+        metric["pods"]["metric"]["name"] = name.into();
+        metric
+    }));
+    let mut values = vec![Has::EachPod(20_000)];
+    values.extend([Has::EachPod(3_000); 4]);
+    golden("five-metrics", &Workload::new(8, &five, json!({})).decides(28, &values).story());
+    let target = json!({"type": "Value", "value": "128Mi"});
+    let of = json!({"metric": {"name": "backlog_bytes"}, "target": target});
+    let total = json!({"type": "External", "external": of});
+    let mut bytes = Workload::new(4, &[total], json!({}));
+    golden("a-total", &bytes.decides(28, &[Has::Total(140_000_000_000)]).story());
 }
 
-impl Workload {
-    /// One of so many replicas, whose last decision is to be made two seconds before [`NOW`].
-    pub fn new(replicas: i32, metrics: &[Value], fields: Value) -> Self {
-        let mut spec = json!({
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-            "minReplicas": 2, "maxReplicas": 8, "metrics": metrics});
-        super::merge(&mut spec, &fields);
-        let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
-        let query =
-            "sum by (namespace,pod) (rate(http_requests_total{namespace=\"shop\",pod!=\"\"}[2m]))";
-        let metrics = spec.metrics.iter();
-        let metrics = metrics.map(|metric| account::metric_basis(metric, Some(query.into())));
-        Self {
-            metrics: metrics.collect(),
-            spec,
-            config: ControllerConfig { scale_to_zero: true, ..ControllerConfig::default() },
-            history: ScalingHistory::default(),
-            status: Status::default(),
-            entries: Vec::new(),
-            now: NOW - 2_000,
-            replicas,
-            pending: 0,
-            missing: 0,
-            done: Done::Written,
-            holds: [None; 2],
-            fallback: None,
-        }
-    }
+#[test]
+fn metrics_that_fail() {
+    let failing = |metric: Value, value: Has| {
+        Workload::new(4, &[metric], json!({})).decides(28, &[value]).story()
+    };
+    golden("no-metric", &failing(requests(), Has::Nothing));
+    golden("no-series", &failing(queue(), Has::Nothing));
+    golden("no-usage", &failing(utilization(None, 60), Has::Nothing));
+    let away = "Prometheus can't be reached: connection refused";
+    golden("prometheus-is-away", &failing(queue(), Has::Fails(away)));
+    let refused = "Prometheus refused the query: many-to-many matching not allowed";
+    golden("query-refused", &failing(requests(), Has::Fails(refused)));
+    let described =
+        json!({"kind": "Ingress", "name": "main", "apiVersion": "networking.k8s.io/v1"});
+    let target = json!({"type": "Value", "value": "10"});
+    let of = json!({"describedObject": described, "metric": {"name": "hits"}, "target": target});
+    let object = json!({"type": "Object", "object": of});
+    golden("no-object", &failing(object, Has::Fails("the metric has no value for the object")));
+    let mut fallback = web(4, json!({}));
+    fallback.fallback = Some(6);
+    golden("fallback", &fallback.decides(1, &[Has::Fails(away)]).story());
+    let of_metric = MetricFallback { after_ms: 0, replicas: 6 };
+    let mut fallback = web(4, json!({})).with_options(|of| of.fallback = Some(of_metric));
+    golden("metric-fallback", &fallback.decides(1, &[Has::Fails(away)]).story());
+    golden("metric-fallback-holds", &fallback.decides(28, &[Has::Fails(away)]).story());
+    let mut held = web(4, json!({})).with_options(|of| of.on_error = Some(OnError::Hold));
+    golden("on-error-hold", &held.decides(28, &[Has::Fails(away)]).story());
+    let mut empty = Workload::new(4, &[queue()], json!({}));
+    empty = empty.with_options(|of| of.on_empty = OnEmpty::Hold);
+    golden("on-empty-hold", &empty.decides(28, &[Has::Nothing]).story());
+}
 
-    /// Changes the options of a metric.
-    pub fn with_options(mut self, change: impl Fn(&mut hpa::MetricOptions)) -> Self {
-        let mut metrics = self.spec.metrics.to_vec();
-        metrics.iter_mut().for_each(|metric| change(&mut metric.options));
-        self.spec.metrics = metrics.into();
-        let all = self.spec.metrics.iter().zip(&*self.metrics);
-        self.metrics =
-            all.map(|(metric, of)| account::metric_basis(metric, of.query.clone())).collect();
-        self
-    }
+#[test]
+fn what_is_not_carried_out() {
+    let wanting = |done, value| {
+        let mut web = web(4, json!({}));
+        web.done = done;
+        web.decides(28, &[value]);
+        web
+    };
+    let more = Has::EachPod(14_000);
+    let notes = vec!["Frozen (FrozenByAdministrator): incident 42 (by \"ann\", since 02:50): 6 replicas are desired".to_owned()];
+    let subject = super::Subject { notes, ..subject() };
+    golden("frozen", &wanting(Done::Frozen, more).story_at(subject, NOW));
+    golden("preview", &wanting(Done::Preview, more).story());
+    golden("preview-steady", &wanting(Done::Preview, ON_TARGET).story());
+    golden("write-failed", &wanting(Done::WriteFails, more).story());
+    let mut observed = wanting(Done::Observed, ON_TARGET);
+    observed.replicas = 5;
+    golden("observed", &observed.decides(28, &[more]).story());
+    let fails = Has::Fails("Prometheus can't be reached: connection refused");
+    golden("observed-and-failing", &wanting(Done::Observed, fails).story());
+}
 
-    /// Decides so many times, each 15 s, the last time two seconds before [`NOW`] if nothing follows.
-    pub fn decides(&mut self, times: i64, values: &[Has]) -> &mut Self {
-        self.now -= (times - 1) * 15_000;
-        for entry in &mut self.entries {
-            entry.first -= times * 15_000;
-            entry.last -= times * 15_000;
-            entry.constraints.iter_mut().for_each(|one| {
-                one.until = one.until.map(|until| until - times * 15_000);
-            });
-            entry.metrics.iter_mut().for_each(|one| {
-                one.queried = one.queried.map(|queried| queried - times * 15_000);
-            });
-        }
-        self.history = std::mem::take(&mut self.history).shifted(-times * 15_000);
-        for n in 0..times {
-            if n > 0 {
-                self.now += 15_000;
-            }
-            self.decide(values);
-        }
-        self
-    }
-
-    fn decide(&mut self, values: &[Has]) {
-        let containers = ["app", "sidecar"].map(|name| PodContainer {
-            name: name.to_owned(),
-            requests: [("cpu".to_owned(), crate::k8s::Quantity::from_milli(100))].into(),
-        });
-        let requests = Requests::new(containers.into(), Vec::new(), &[].into(), &[].into());
-        let names: Vec<String> = (0..self.replicas).map(|n| format!("web-{n}")).collect();
-        let pods: Vec<Pod<'_>> = { names.iter().enumerate() }
-            .map(|(n, name)| Pod {
-                name,
-                phase: if n < self.pending { Phase::Pending } else { Phase::Running },
-                deleting: false,
-                start: Some(0),
-                ready: Some(Ready { status: Some(n >= self.pending), since: 0 }),
-                requests: &requests,
-            })
-            .collect();
-        let without = self.pending + self.missing;
-        let of_pod = |milli: i64, n: usize| {
-            (n >= without).then_some(Sample { milli, time: self.now - 40, window_ms: 0 })
-        };
-        let aligned = values.iter().map(|has| match *has {
-            Has::EachPod(milli) => (0..pods.len()).map(|n| of_pod(milli, n)).collect(),
-            _ => vec![None; pods.len()],
-        });
-        let aligned: Vec<AlignedSamples> = aligned.map(AlignedSamples::of_pods).collect();
-        let totals: Vec<Vec<i64>> = { values.iter() }
-            .map(|has| match *has {
-                Has::Total(milli) => vec![milli],
-                _ => Vec::new(),
-            })
-            .collect();
-        let samples = values.iter().zip(&*self.spec.metrics).enumerate();
-        let samples: Vec<Samples<'_>> = samples
-            .map(|(index, (has, metric))| match (*has, &metric.source) {
-                (Has::Fails(error), MetricSource::External { .. }) => Samples::Values(Err(error)),
-                (Has::Fails(error), MetricSource::Object { .. }) => Samples::Value(Err(error)),
-                (Has::Fails(error), _) => Samples::PerPod(Err(error)),
-                (Has::EachPod(_), _) => Samples::PerPod(Ok(aligned[index].view())),
-                (Has::Total(_) | Has::Nothing, _) => Samples::Values(Ok(&totals[index])),
-            })
-            .collect();
-        let context = Context::new(&self.spec, &self.config, self.now);
-        let current = self.replicas;
-        let input = Input {
-            context,
-            namespace: "shop",
-            scale: Ok(Scale { spec_replicas: current, status_replicas: current }),
-            selected: Selected::Pods(&pods),
-            samples: &samples,
-        };
-        let mut trace = DecisionTrace::default();
-        let mut status = std::mem::take(&mut self.status);
-        let mut decision = hpa::decide(&input, &mut self.history, &mut status, &mut trace);
-        let mut wanted = None;
-        if let Outcome::Rescale { from, to, .. } = decision.outcome {
-            wanted = Some(to);
-            let held = match self.done {
-                Done::Frozen => Some("FrozenByAdministrator"),
-                Done::Preview => Some("PreviewBySpec"),
-                Done::Observed | Done::Written | Done::WriteFails => {
-                    self.holds[usize::from(to < from)]
-                }
-            };
-            if let Some(reason) = held {
-                (decision.outcome, decision.held_back) = (Outcome::Hold, Some((reason, to)));
-            } else if self.done != Done::Observed {
-                let written = match self.done {
-                    Done::WriteFails => Err("exceeded quota"),
-                    _ => Ok(()),
-                };
-                let history = &mut self.history;
-                hpa::complete_rescale(context, &mut decision, written, history, &mut status);
-                if written.is_ok() {
-                    self.replicas = to;
-                }
-            }
-        }
-        let fallback = self.fallback.filter(|_| decision.metrics_failed);
-        let raised = fallback.filter(|raised| *raised > current);
-        if let Some(fallback) = fallback {
-            let kind = hpa::ConditionKind::FallbackActive;
-            let why = format_args!("metrics fail");
-            status.set(kind, true, "MetricsFailed", why, self.now);
-            self.replicas = self.replicas.max(fallback);
-        }
-        let released = decision.rate_limited.and_then(|direction| {
-            let every = std::time::Duration::from_secs(15);
-            let due = self.now + 15_000;
-            hpa::release(&self.spec, &self.history, direction, self.replicas, self.now, due, every)
-        });
-        let desired = wanted.unwrap_or(current);
-        let is_observed = self.done == Done::Observed;
-        let observed = is_observed.then(|| Observed {
-            desired: Some(current),
-            account: (desired != current)
-                .then(|| Box::new(("14".to_owned(), "AbleToScale is True (Ready): ok".to_owned()))),
-        });
-        let facts = Facts {
-            context,
-            at: self.now,
-            generation: (!is_observed).then_some(3),
-            scale: Ok(current),
-            decision: &decision,
-            status: &status,
-            wanted,
-            raised,
-            released,
-            observed: observed.clone(),
-        };
-        let times = vec![[Some(self.now - 40), Some(self.now - 40)]; values.len()];
-        let basis = account::basis(context, &status, self.metrics.clone());
-        let mut entry = account::entry(&facts, &trace, &times, Arc::new(basis));
-        entry.observed = observed;
-        self.status = status;
-        match self.entries.last_mut().filter(|last| last.is_continued_by(&entry)) {
-            Some(last) => last.continue_with(&entry),
-            None => {
-                entry.sequence = self.entries.len() as u64 + 1;
-                self.entries.push(entry);
-            }
-        }
-    }
-
-    /// Its decisions as the API shows them.
-    pub fn decisions(&self) -> Vec<Decision> {
-        let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
-        let autoscaler = match self.done {
-            Done::Observed => AutoscalerRef::hpa(key),
-            _ => AutoscalerRef::autoscaler(key),
-        };
-        let since = NOW - 30 * super::HOUR;
-        self.entries
-            .iter()
-            .map(|entry| crate::ledger::decision(&autoscaler, entry, since))
-            .collect()
-    }
-
-    /// The last of them.
-    pub fn last(&self) -> Decision {
-        self.decisions().pop().unwrap()
-    }
-
-    /// The story of the last one.
-    pub fn story(&self) -> String {
-        self.story_at(super::subject(), NOW)
-    }
-
-    /// The story of the last one at a time.
-    pub fn story_at(&self, mut subject: Subject, at: i64) -> String {
-        let (mut changes, mut change, decisions) = (Changes::default(), None, self.decisions());
-        for decision in &decisions {
-            change = changes.next(decision).last().or(change.take());
-        }
-        if self.done == Done::Observed {
-            subject.kind = "HorizontalPodAutoscaler".to_owned();
-        }
-        let decision = decisions.last().unwrap().clone();
-        let text = story(&Account {
-            subject,
-            decision,
-            change,
-            since: self.entries[0].first,
-            at,
-            now: NOW,
-        });
-        assert!(text.lines().count() < 25, "{text}");
-        text
-    }
+#[test]
+fn the_past() {
+    let mut web = web(4, json!({}));
+    web.decides(1, &[Has::EachPod(14_000)]).decides(1, &[Has::EachPod(9_200)]);
+    web.decides(1919, &[Has::EachPod(9_800)]);
+    golden("then", &web.story_at(subject(), NOW - 2 * HOUR));
+    golden("stale", &web.later(HOUR).story());
 }
 
 #[test]
@@ -336,9 +207,9 @@ fn fewer_replicas_are_prevented_by_what_prevents_them() {
     assert_eq!(of(&mut two(), &[on_target; 2]), is("metric"));
     assert_eq!(of(&mut two(), &[on_target, fails]), is("metric"));
     assert_eq!(of(&mut two(), &[on_target, Has::EachPod(3_000)]), None);
-    let mut ignored = two().with_options(|of| of.on_error = Some(hpa::OnError::Ignore));
+    let mut ignored = two().with_options(|of| of.on_error = Some(OnError::Ignore));
     assert_eq!(of(&mut ignored, &[on_target, fails]), None);
-    let mut held = two().with_options(|of| of.on_error = Some(hpa::OnError::Hold));
+    let mut held = two().with_options(|of| of.on_error = Some(OnError::Hold));
     assert_eq!(of(&mut held, &[on_target, fails]), is("metric"));
     let mut least = Workload::new(2, &[pods("a")], json!({}));
     assert_eq!(of(&mut least, &[on_target]), is("minReplicas"));
