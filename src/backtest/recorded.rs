@@ -1,7 +1,7 @@
 //! What was recorded of a workload: the load of its metrics, and its replicas.
 
 use super::load::{Cursor, Load};
-use super::run::Source;
+use super::source::Source;
 use crate::time::UnixMillis;
 
 /// What was recorded of an autoscaler's workload.

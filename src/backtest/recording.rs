@@ -3,12 +3,11 @@
 
 use super::candidate::Candidate;
 use super::observer::{Decided, Observer};
-use crate::hpa::{self, MetricTrace, Step, Trace};
+use crate::hpa::{MetricTrace, Step, Trace};
 use crate::ledger::account::{self, Facts};
 use crate::ledger::{Basis, DecisionTrace, Entry, MetricBasis};
 use crate::time::UnixMillis;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// The time axis of a chart: slots of equal width.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,16 +131,11 @@ impl Recording {
 
     /// The account of a decision, as the ledger has it.
     fn entry(&mut self, decided: &Decided<'_>) -> Entry {
-        let &Decided { context, current, decision, status, history, period, wanted, .. } = decided;
+        let &Decided { context, current, decision, status, history, wanted, .. } = decided;
         let known = self.basis.take().filter(|basis| account::is_basis(basis, context, status));
         let basis = known
             .unwrap_or_else(|| Arc::new(account::basis(context, status, self.metrics.clone())));
         self.basis = Some(basis.clone());
-        let due = context.now + period;
-        let every = Duration::from_millis(period.unsigned_abs());
-        let released = decision.rate_limited.and_then(|direction| {
-            hpa::release(context.spec, history, direction, wanted, context.now, due, every)
-        });
         let facts = Facts {
             context,
             at: context.now,
@@ -151,10 +145,12 @@ impl Recording {
             status,
             wanted: (wanted != current).then_some(wanted),
             raised: None,
-            released,
+            ahead: 0,
+            holds: [None; 2],
+            is_preview: false,
             observed: None,
         };
-        account::entry(&facts, &self.trace, &[], basis)
+        account::entry(&facts, history, &self.trace, &[], basis)
     }
 
     /// Makes room for changes: those that follow another one too soon are left out.

@@ -3,7 +3,8 @@
 use super::candidate::Candidate;
 use super::history::WasThere;
 use super::recorded::{Change, Recorded, Replicas};
-use super::run::{Options, Source, Span, simulate};
+use super::run::{Options, Span, simulate};
+use super::source::Source;
 use crate::time::UnixMillis;
 use serde::Serialize;
 

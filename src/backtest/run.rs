@@ -1,11 +1,12 @@
 //! The closed loop: decisions on recorded load, and the workload that follows them.
 
 use super::candidate::{Candidate, Measure, millis};
-use super::feedback::Queue;
 use super::figures::{Figures, Tally};
-use super::load::{Cursor, Load, Means};
+use super::load::Load;
 use super::measured::Measured;
 use super::observer::{Decided, Observer};
+use super::queue::Queue;
+use super::source::{Scraped, Source};
 use super::workload::Workload;
 use crate::hpa::{
     self, ConditionKind, Context, ControllerConfig, Input, Outcome, Scale, ScalingHistory,
@@ -50,17 +51,6 @@ pub struct Run {
     pub ticks: i64,
 }
 
-/// What a run knows of the load, at times that increase.
-pub trait Source {
-    /// The value of each metric for all of the workload, as a decision sees it, with so many ready pods. None where it
-    /// is unknown.
-    fn measured(&mut self, now: UnixMillis, ready: usize, values: &mut Vec<Option<f64>>);
-    /// The load of each metric, by which the need for pods is counted.
-    fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>);
-    /// So many pods are ready after a decision.
-    fn decided(&mut self, _now: UnixMillis, _ready: usize) {}
-}
-
 /// The times of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Span<'a> {
@@ -98,7 +88,7 @@ pub fn run_observed(
     candidate.only_metric()?;
     let window_ms = millis(options.window);
     let span = Span { first: load.first(), end: load.last(), window_ms, start: None, times: None };
-    let mut scraped = Scraped::new(load, options);
+    let mut scraped = Scraped::new(load, window_ms, millis(options.scrape_interval));
     simulate(candidate, &mut scraped, span, options, observer)
 }
 
@@ -237,48 +227,4 @@ fn closed_loop(
 /// The flags by default. An autoscaler that allows zero at any time is decided as where `--scale-to-zero` is on.
 fn config(candidate: &Candidate) -> ControllerConfig {
     ControllerConfig { scale_to_zero: candidate.spec.may_be_zero(), ..ControllerConfig::default() }
-}
-
-/// The load of a file as it is scraped: the mean over a window until the last scrape.
-pub(super) struct Scraped<'a> {
-    means: Means<'a>,
-    now: Cursor<'a>,
-    first: UnixMillis,
-    interval: i64,
-    /// The last scrape, and what it found.
-    last: Option<(UnixMillis, Option<f64>)>,
-}
-
-impl<'a> Scraped<'a> {
-    pub(super) fn new(load: &'a Load, options: &Options) -> Self {
-        let means = Means::new(load, millis(options.window));
-        let (now, first) = (load.cursor(), load.first());
-        let interval = millis(options.scrape_interval).max(1);
-        Self { means, now, first, interval, last: None }
-    }
-
-    /// What is known at a time. Before the first scrape it is the load at the beginning.
-    fn at(&mut self, now: UnixMillis) -> Option<f64> {
-        let scrape = now - (now - self.first) % self.interval;
-        match self.last {
-            Some((last, value)) if last == scrape => value,
-            _ => {
-                let value = self.means.until(scrape);
-                self.last = Some((scrape, value));
-                value
-            }
-        }
-    }
-}
-
-impl Source for Scraped<'_> {
-    fn measured(&mut self, now: UnixMillis, _ready: usize, values: &mut Vec<Option<f64>>) {
-        values.clear();
-        values.push(self.at(now));
-    }
-
-    fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>) {
-        loads.clear();
-        loads.push(self.now.at(now));
-    }
 }

@@ -3,8 +3,9 @@
 use super::candidate::Candidate;
 use super::load::Load;
 use super::recorded::Recorded;
-use super::run::{Options, Run, Scraped, Source, Span, run, simulate};
+use super::run::{Options, Run, Span, run, simulate};
 use super::saturation::low_confidence;
+use super::source::{Scraped, Source};
 use crate::time::UnixMillis;
 
 /// The load that specs are tried on.
@@ -84,7 +85,7 @@ impl Trace {
     /// The pods that the load needs whatever the bounds are, at each period, the fewest first.
     pub(super) fn needs(&self, candidate: &Candidate, options: &Options) -> Vec<i64> {
         let mut source: Box<dyn Source> = match self {
-            Self::File(load) => Box::new(Scraped::new(load, options)),
+            Self::File(load) => Box::new(Scraped::new(load, 0, 0)),
             Self::Recorded(recorded) => Box::new(recorded.source()),
         };
         let period = candidate.period_ms(options.period);

@@ -4,10 +4,11 @@ use super::context::ControllerContext;
 use super::decision_time::DecisionTime;
 use super::noted::{Account, Described};
 use super::state::AutoscalerState;
+use super::targets::watched_scale;
 use crate::hpa::{Context, MetricSource, Spec, Status};
 use crate::ledger::account::{self, Facts};
 use crate::ledger::{Basis, CarriedOut, Entry, LoggedOutcome, Reason, bounded};
-use crate::watch::AutoscalerRef;
+use crate::watch::{AutoscalerRef, ScaleRecord};
 use std::sync::Arc;
 
 /// Records a decision in the ledger, and in the log, if there is one.
@@ -19,7 +20,8 @@ pub fn record(
     state: &mut AutoscalerState,
 ) {
     let basis = basis(facts.context, facts.status, state);
-    let mut entry = account::entry(&facts, &account.trace, &account.times, basis);
+    let Account { trace, times, .. } = &account;
+    let mut entry = account::entry(&facts, &state.history, trace, times, basis);
     entry.observed = facts.observed;
     ctx.ledger.record(autoscaler, &entry);
     if let Some(log) = &ctx.decision_log {
@@ -62,12 +64,18 @@ pub fn record_none(
             bounds_until: None,
             windows: [0; 2],
             tolerance: [0.0; 2],
+            disabled: [false; 2],
             metrics: Arc::default(),
         }),
     };
     let mut entry = Entry::at(at.wall, basis);
     entry.generation = generation;
-    entry.current = Some(state.status.current_replicas).filter(|_| carried == CarriedOut::Paused);
+    // The status has the replicas of the last decision, which may be gone.
+    entry.current = spec.filter(|_| carried == CarriedOut::Paused).and_then(|spec| {
+        let namespace = &autoscaler.key.namespace;
+        let replicas = |scale: &ScaleRecord| scale.replicas.spec_replicas;
+        ctx.cluster.read(|index| watched_scale(index, namespace, &spec.target).map(replicas))
+    });
     entry.desired = entry.current;
     (entry.reason, entry.carried) = (reason, carried);
     entry.message = Some(bounded(message).into());

@@ -85,7 +85,7 @@ pub async fn apply(
     state.release = decision.rate_limited.zip(replicas).and_then(|(direction, replicas)| {
         hpa::release(context.spec, &state.history, direction, replicas, at.process, due, period)
     });
-    let (released, mut raised) = (state.release, None);
+    let mut raised = None;
     let moment = status.schedule.as_ref();
     decision.events.extend(schedules::events(context.spec, &mut state.active, moment, at.wall));
     let change = moment.and_then(|moment| schedules::next_evaluation(moment, at, period));
@@ -122,7 +122,9 @@ pub async fn apply(
         status: &status,
         wanted,
         raised,
-        released: released.map(|release| release - at.process + at.wall),
+        ahead: at.wall - at.process,
+        holds: account.holds,
+        is_preview: apply.execution.is_preview,
         observed: None,
     };
     account::record(ctx, apply.autoscaler, facts, account, state);

@@ -119,6 +119,7 @@ fn decide_on<'a>(
         let text = format_args!(
             "{known_pods} pods are known of the {replicas} that the scale has: none is removed until all are"
         );
+        account.holds[1] = Some("PodsNotKnown");
         if withhold(context, "PodsNotKnown", text, &mut decision, &mut status) {
             history = at.to_wall_clock(state.history.clone());
         }
@@ -133,8 +134,10 @@ fn decide_on<'a>(
                     Rollouts::Hold => "no replica is added or removed",
                 }
             );
+            account.holds[0] = Some("RollingOut");
             let mut is_held = cap(context, "RollingOut", text, &mut decision, &mut status);
             if rollouts == Rollouts::Hold {
+                account.holds[1] = Some("RollingOut");
                 is_held |= withhold(context, "RollingOut", text, &mut decision, &mut status);
             }
             if is_held && let Ok(target) = &target {
@@ -148,6 +151,7 @@ fn decide_on<'a>(
         let text = format_args!(
             "the metrics were away: no replica is removed before they are back for as long"
         );
+        account.holds[1] = Some("MetricsWereAway");
         withhold(context, "MetricsWereAway", text, &mut decision, &mut status);
     }
     keep_transition(&state.status, &mut status);

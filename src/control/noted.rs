@@ -14,6 +14,9 @@ pub struct Account {
     pub trace: DecisionTrace,
     /// When the values of each metric were queried, and when the newest was measured.
     pub times: Vec<[Option<UnixMillis>; 2]>,
+    /// What held the replicas beside the algorithm, by the reason of its condition: more of them, and fewer. Also where
+    /// none were wanted.
+    pub holds: [Option<&'static str>; 2],
     /// All inputs, if decisions are logged.
     pub inputs: Option<Box<LoggedInputs>>,
     /// What the algorithm decided on these inputs: the replicas to write and the error, if any.
@@ -51,6 +54,7 @@ impl Account {
     ) {
         self.trace.clear();
         self.times.clear();
+        self.holds = [None; 2];
         self.inputs = logs.then(|| Box::new(LoggedInputs::new(input, schedules, history, status)));
     }
 

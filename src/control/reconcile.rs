@@ -125,6 +125,9 @@ async fn sync_autoscaler(
             let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
             rest(ctx, autoscaler, state);
             update_status(ctx, Some(token), autoscaler, state, rendered);
+            let of = (Some(&parsed.scaling.spec), record.generation);
+            let why = (Reason::RecommendationFailed, CarriedOut::Failed);
+            account::record_none(ctx, autoscaler, of, why, &error, state);
             ctx.metrics.failed(FAILED_DELETE_HPA);
             return SyncResult::Failed;
         }

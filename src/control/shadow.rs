@@ -179,7 +179,9 @@ fn compare(
         status: &status,
         wanted,
         raised: None,
-        released: None,
+        ahead: at.wall - at.process,
+        holds: account.holds,
+        is_preview: false,
         observed: Some(observed(record, ours)),
     };
     account::record(ctx, autoscaler, facts, account, state);

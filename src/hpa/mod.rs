@@ -34,7 +34,7 @@ pub use input::{
     AlignedSamples, Context, ControllerConfig, Input, Phase, Pod, PodSamples, Ready, Sample,
     Samples, Scale, Selected, UnselectedSamples, resource_usage, selecting_autoscalers,
 };
-pub use normalize::release;
+pub use normalize::{allowed, eased, release};
 pub use options::{MetricFallback, MetricOptions, OnEmpty, OnError, WarmUp};
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{

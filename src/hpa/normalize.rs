@@ -3,7 +3,7 @@
 
 use super::behavior::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy};
 use super::decision::Direction;
-use super::history::{ScalingHistory, change_within};
+use super::history::{Recommendation, ScalingHistory, change_within};
 use super::input::Input;
 use super::spec::Spec;
 use super::status::{ConditionKind, Status};
@@ -154,6 +154,59 @@ pub fn release(
     times.into_iter().find(|at| if up { limit(*at) > before } else { limit(*at) < before })
 }
 
+/// How far the policies of a direction let the replicas go from the present ones at a time.
+pub fn allowed(
+    spec: &Spec,
+    history: &ScalingHistory,
+    direction: Direction,
+    current: i32,
+    at: UnixMillis,
+) -> i32 {
+    match (&spec.behavior, direction) {
+        (None, Direction::Up) => fastest(current),
+        (None, Direction::Down) => i32::MIN,
+        (Some(behavior), Direction::Up) => {
+            policy_limit(&behavior.scale_up, true, history, current, at).max(current)
+        }
+        (Some(behavior), Direction::Down) => {
+            policy_limit(&behavior.scale_down, false, history, current, at).min(current)
+        }
+    }
+}
+
+/// When the policies of a direction first let the replicas go further than at `now`, because a change leaves a policy's
+/// period. None if no change holds them, or so many changes and policies are to be looked at that it would take more
+/// than 100,000 steps.
+pub fn eased(
+    spec: &Spec,
+    history: &ScalingHistory,
+    direction: Direction,
+    current: i32,
+    now: UnixMillis,
+) -> Option<UnixMillis> {
+    let behavior = spec.behavior.as_ref()?;
+    let (rules, events, up) = match direction {
+        Direction::Up => (&behavior.scale_up, &history.ups, true),
+        Direction::Down => (&behavior.scale_down, &history.downs, false),
+    };
+    let changes = history.ups.len().saturating_add(history.downs.len());
+    let steps = rules.policies.len().saturating_mul(changes).max(1);
+    let before = allowed(spec, history, direction, current, now);
+    let mut at = now;
+    for _ in 0..MAX_RELEASE_STEPS / steps {
+        let leaves = |policy: &Policy| {
+            let period = i64::from(policy.period_seconds) * 1000;
+            events.iter().map(|event| event.time + period).filter(|time| *time > at).min()
+        };
+        at = rules.policies.iter().filter_map(leaves).min()?;
+        let now = allowed(spec, history, direction, current, at);
+        if if up { now > before } else { now < before } {
+            return Some(at);
+        }
+    }
+    None
+}
+
 /// Without `behavior`: the highest recommendation within the downscale stabilization window.
 fn stabilize(
     input: &Input<'_>,
@@ -163,18 +216,21 @@ fn stabilize(
 ) -> (i32, &'static str, &'static str) {
     let [_, window] = input.context.windows();
     let cutoff = input.context.now - window;
-    let (mut highest, mut winner, mut outdated) = (proposed, None, None);
+    let (mut highest, mut outdated) = (proposed, None);
     for (index, recommendation) in history.recommendations.iter().enumerate() {
         if recommendation.time < cutoff {
             outdated = Some(index);
-        } else if recommendation.replicas > highest {
-            highest = recommendation.replicas;
-            winner = Some(recommendation.time);
+        } else {
+            highest = highest.max(recommendation.replicas);
         }
     }
     history.recommend(proposed, input.context.now, outdated);
     if highest != proposed {
-        trace.step(Step::Stabilized { replicas: highest, recommended_at: winner });
+        let holds = |one: &Recommendation| one.time >= cutoff && one.replicas >= highest;
+        trace.step(Step::Stabilized {
+            replicas: highest,
+            recommended_at: last_that(history, holds),
+        });
     }
     (highest, "ScaleDownStabilized", RAISED)
 }
@@ -190,29 +246,27 @@ fn stabilize_both_ways(
 ) -> (i32, &'static str, &'static str) {
     let [up_cutoff, down_cutoff] = input.context.windows().map(|window| input.context.now - window);
     let (mut lowest, mut highest) = (proposed, proposed);
-    let (mut lowest_at, mut highest_at, mut outdated) = (None, None, None);
+    let mut outdated = None;
     for (index, recommendation) in history.recommendations.iter().enumerate() {
-        let super::Recommendation { replicas, time } = *recommendation;
-        if time > up_cutoff && replicas < lowest {
-            (lowest, lowest_at) = (replicas, Some(time));
+        let Recommendation { replicas, time } = *recommendation;
+        if time > up_cutoff {
+            lowest = lowest.min(replicas);
         }
-        if time > down_cutoff && replicas > highest {
-            (highest, highest_at) = (replicas, Some(time));
+        if time > down_cutoff {
+            highest = highest.max(replicas);
         }
         if time < up_cutoff && time < down_cutoff {
             outdated = Some(index);
         }
     }
-    let mut stabilized = (current, None);
-    if stabilized.0 < lowest {
-        stabilized = (lowest, lowest_at);
-    }
-    if stabilized.0 > highest {
-        stabilized = (highest, highest_at);
-    }
+    let stabilized = current.max(lowest).min(highest);
     history.recommend(proposed, input.context.now, outdated);
-    let (stabilized, recommended_at) = stabilized;
     if stabilized != proposed {
+        let holds = |one: &Recommendation| match stabilized > proposed {
+            true => one.time > down_cutoff && one.replicas >= stabilized,
+            false => one.time > up_cutoff && one.replicas <= stabilized,
+        };
+        let recommended_at = last_that(history, holds);
         trace.step(Step::Stabilized { replicas: stabilized, recommended_at });
     }
     if proposed >= current {
@@ -222,10 +276,23 @@ fn stabilize_both_ways(
     }
 }
 
+/// When the last recommendation was made that holds the replicas. It leaves its window last, so that they are held as
+/// long. The order of recommendations says nothing: outdated ones are used again.
+fn last_that(
+    history: &ScalingHistory,
+    holds: impl Fn(&Recommendation) -> bool,
+) -> Option<UnixMillis> {
+    history.recommendations.iter().filter(|one| holds(one)).map(|one| one.time).max()
+}
+
+/// The most replicas from the present ones without `behavior`.
+fn fastest(current: i32) -> i32 {
+    (2.0 * f64::from(current)).max(4.0) as i32
+}
+
 /// Without `behavior`: at most max(2x, 4) replicas, within min and max.
 fn limit(input: &Input<'_>, current: i32, desired: i32) -> Limited {
-    let fastest = (2.0 * f64::from(current)).max(4.0) as i32;
-    let (highest, reason, message) = highest_allowed(input.context.bounds.max, fastest);
+    let (highest, reason, message) = highest_allowed(input.context.bounds.max, fastest(current));
     if desired < input.context.bounds.min {
         too_few(input.context.bounds.min)
     } else if desired > highest {

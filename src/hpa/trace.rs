@@ -87,7 +87,8 @@ pub enum Step {
     Stabilized {
         /// The replicas after this step.
         replicas: i32,
-        /// When the recommendation that won was made; none: the current scale did.
+        /// When the last recommendation of the window was made that holds these replicas, or more (fewer, if it holds
+        /// a scale-up): with it they are let go. None: only the present scale holds them.
         recommended_at: Option<UnixMillis>,
     },
     /// A policy, the scale-up limit, or min or max, kept the change smaller.

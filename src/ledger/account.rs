@@ -1,13 +1,14 @@
 //! The account of a decision: what the algorithm did, and what was done with it.
 
+use super::basis::{Basis, MetricBasis, Target, bounded};
 use super::entry::{
-    Basis, CarriedOut, Constraint, ConstraintKind, Entry, Measured, MetricBasis, MetricStatus,
-    Observed, Reason, Target, bounded,
+    CarriedOut, Constraint, ConstraintKind, Entry, Limit, Measured, MetricStatus, Observed, Reason,
 };
 use super::trace::DecisionTrace;
+use super::would_change::would_change;
 use crate::hpa::{
-    ConditionKind, Context, Current, Decision, Metric, MetricSource, MetricTrace, Outcome,
-    ResourceTarget, ScalarTarget, Status, Step,
+    self, ConditionKind, Context, Current, Decision, Direction, Metric, MetricSource, MetricTrace,
+    Outcome, ResourceTarget, ScalarTarget, ScalingHistory, SelectPolicy, Status, Step,
 };
 use crate::time::UnixMillis;
 use std::sync::Arc;
@@ -30,8 +31,12 @@ pub struct Facts<'a> {
     pub wanted: Option<i32>,
     /// The replicas that the fallback has written, if it has.
     pub raised: Option<i32>,
-    /// When the policies that limited it first allow more, by the wall clock.
-    pub released: Option<UnixMillis>,
+    /// By how much the wall clock is ahead of that of the scaling history, in ms.
+    pub ahead: UnixMillis,
+    /// What holds the replicas beside the algorithm, by the reason of its condition: more of them, and fewer.
+    pub holds: [Option<&'static str>; 2],
+    /// Whether the autoscaler is a preview, which writes no scale.
+    pub is_preview: bool,
     /// What kube-controller-manager decided, if it carries out its own decisions.
     pub observed: Option<Observed>,
 }
@@ -59,7 +64,25 @@ pub fn metric_basis(metric: &Metric, query: Option<Arc<str>>) -> MetricBasis {
         }
         MetricSource::Unknown(kind) => (kind.as_str(), Target::Invalid),
     };
-    MetricBasis::new(name, query, target)
+    let is_total = matches!(metric.source, MetricSource::External { .. });
+    MetricBasis {
+        activation: metric.options.activation_milli.filter(|_| is_total),
+        on_error: metric.options.on_error,
+        ..MetricBasis::new(name, query, target).with_scope(scope(&metric.source).as_deref())
+    }
+}
+
+/// What tells a metric from others of its name.
+fn scope(source: &MetricSource) -> Option<String> {
+    match source {
+        MetricSource::ContainerResource { container, .. } => Some(format!("container {container}")),
+        MetricSource::Object { object, .. } => Some(format!("{}/{}", object.kind, object.name)),
+        MetricSource::Pods { metric, .. } | MetricSource::External { metric, .. } => {
+            let selector = metric.parsed.as_ref().ok().filter(|_| metric.selector.is_some())?;
+            Some(selector.to_string()).filter(|text| !text.is_empty())
+        }
+        MetricSource::Resource { .. } | MetricSource::Unknown(_) => None,
+    }
 }
 
 /// What a decision is based on, with these metrics.
@@ -72,6 +95,7 @@ pub fn basis(context: Context<'_>, status: &Status, metrics: Arc<[MetricBasis]>)
         bounds_until: bounds_until(status),
         windows: context.windows(),
         tolerance: tolerance(context),
+        disabled: disabled(context),
         metrics,
     }
 }
@@ -82,6 +106,7 @@ pub fn is_basis(basis: &Basis, context: Context<'_>, status: &Status) -> bool {
     let names = schedules(context);
     (basis.min, basis.max, basis.bounds_until) == (bounds.min, bounds.max, bounds_until(status))
         && (basis.windows, basis.tolerance) == (context.windows(), tolerance(context))
+        && basis.disabled == disabled(context)
         && [0, 1].iter().all(|&i| basis.schedules[i].as_deref() == names[i])
 }
 
@@ -105,9 +130,20 @@ fn tolerance(context: Context<'_>) -> [f64; 2] {
     }
 }
 
-/// The entry of a decision: its trace, and when the values of each metric were queried, and the newest was measured.
+/// Whether `selectPolicy` prevents more replicas, and fewer.
+fn disabled(context: Context<'_>) -> [bool; 2] {
+    let behavior = context.spec.behavior.as_ref();
+    behavior.map_or([false; 2], |behavior| {
+        [&behavior.scale_up, &behavior.scale_down]
+            .map(|rules| rules.select_policy == SelectPolicy::Disabled)
+    })
+}
+
+/// The entry of a decision: the scaling history after it, its trace, and when the values of each metric were queried, and
+/// the newest was measured.
 pub fn entry(
     facts: &Facts<'_>,
+    history: &ScalingHistory,
     trace: &DecisionTrace,
     times: &[[Option<UnixMillis>; 2]],
     basis: Arc<Basis>,
@@ -115,6 +151,10 @@ pub fn entry(
     let Facts { context, at, decision, status, .. } = *facts;
     let mut entry = Entry::at(at, basis);
     entry.generation = facts.generation;
+    if facts.observed.is_some() {
+        // It sizes the workload whether Plimsoll can decide or not.
+        entry.carried = CarriedOut::Observed;
+    }
     let current = match facts.scale {
         Ok(current) => current,
         Err(error) => {
@@ -146,7 +186,7 @@ pub fn entry(
         }
         measured
     }));
-    let last = steps(&mut entry, facts, trace, current);
+    let last = steps(&mut entry, facts, history, trace, current);
     let is_fallback = status.condition(ConditionKind::FallbackActive).is_some_and(|one| one.status);
     if decision.outcome == Outcome::Failed && facts.wanted.is_none() {
         entry.message = decision.error.as_deref().map(|error| bounded(error).into());
@@ -197,12 +237,57 @@ pub fn entry(
     if entry.carried == CarriedOut::WriteFailed {
         entry.message = decision.error.as_deref().map(|error| bounded(error).into());
     }
+    entry.limits = limits(facts, history, &entry);
     entry
 }
 
+/// What keeps the next change of each direction smaller than the metric would ask for.
+fn limits(facts: &Facts<'_>, history: &ScalingHistory, entry: &Entry) -> [Option<Limit>; 2] {
+    let Some((_, turns)) = would_change(entry) else { return [None; 2] };
+    let Facts { context, at, holds, ahead, .. } = *facts;
+    let is_written = entry.carried == CarriedOut::Written;
+    let Some(present) = (if is_written { entry.desired } else { entry.current }) else {
+        return [None; 2];
+    };
+    [Direction::Up, Direction::Down].map(|direction| {
+        let up = direction == Direction::Up;
+        let wanted = turns[usize::from(!up)].ok()?.replicas;
+        if let Some(kind) = holds[usize::from(!up)].and_then(constraint_of) {
+            return Some(Limit { kind, replicas: present, from: None });
+        }
+        let kind = if up { ConstraintKind::ScaleUpLimit } else { ConstraintKind::ScaleDownLimit };
+        let of = |at| hpa::allowed(context.spec, history, direction, present, at);
+        let (now, allowed) = (at - ahead, of(at - ahead));
+        if if up { allowed >= wanted } else { allowed <= wanted } {
+            return None;
+        }
+        if allowed != present {
+            return Some(Limit { kind, replicas: allowed, from: None });
+        }
+        let from = hpa::eased(context.spec, history, direction, present, now);
+        let replicas = from.map_or(present, of);
+        Some(Limit { kind, replicas, from: from.map(|from| from + ahead) })
+    })
+}
+
 /// Notes what changed the replicas on the way to the decision, and returns the replicas after that.
-fn steps(entry: &mut Entry, facts: &Facts<'_>, trace: &DecisionTrace, current: i32) -> i32 {
-    let Facts { context, decision, released, .. } = *facts;
+fn steps(
+    entry: &mut Entry,
+    facts: &Facts<'_>,
+    history: &ScalingHistory,
+    trace: &DecisionTrace,
+    current: i32,
+) -> i32 {
+    let Facts { context, at, decision, ahead, .. } = *facts;
+    // The time is that of the replicas after the decision.
+    let replicas = match decision.outcome {
+        Outcome::Rescale { to, .. } => to,
+        Outcome::Hold | Outcome::Failed => current,
+    };
+    let eased = |direction| {
+        let eased = hpa::eased(context.spec, history, direction, replicas, at - ahead);
+        eased.map(|eased| eased + ahead)
+    };
     let by_schedule = |by: Option<usize>, is, is_not| if by.is_some() { is } else { is_not };
     let least = by_schedule(
         context.bounds.min_by,
@@ -233,8 +318,10 @@ fn steps(entry: &mut Entry, facts: &Facts<'_>, trace: &DecisionTrace, current: i
                 (if replicas < current { most } else { least }, replicas, None)
             }
             Step::Limited { replicas, by } => match by {
-                "ScaleUpLimit" => (ConstraintKind::ScaleUpLimit, replicas, released),
-                "ScaleDownLimit" => (ConstraintKind::ScaleDownLimit, replicas, released),
+                "ScaleUpLimit" => (ConstraintKind::ScaleUpLimit, replicas, eased(Direction::Up)),
+                "ScaleDownLimit" => {
+                    (ConstraintKind::ScaleDownLimit, replicas, eased(Direction::Down))
+                }
                 "TooManyReplicas" => (most, replicas, None),
                 _ => (least, replicas, None),
             },
@@ -281,6 +368,7 @@ fn carried(facts: &Facts<'_>, current: i32, reason: Reason) -> (CarriedOut, Reas
         },
         (_, Outcome::Failed) => (CarriedOut::WriteFailed, reason),
         (_, Outcome::Rescale { .. }) => (CarriedOut::Written, reason),
+        (_, Outcome::Hold) if facts.is_preview => (CarriedOut::Preview, reason),
         (_, Outcome::Hold) => (CarriedOut::Unchanged, reason),
     }
 }
@@ -298,5 +386,7 @@ fn count(measured: &mut Measured, current: Option<&Current>, counts: &MetricTrac
         .value
         .filter(|_| counts.ratio.is_finite())
         .map(|_| (counts.ratio * 1e6).round() as i64);
+    let weighted = counts.weighted_ratio.filter(|ratio| ratio.is_finite());
+    measured.weighted = weighted.map(|ratio| (ratio * 1e6).round() as i64);
     measured.pods = [counts.ready, counts.unready, counts.missing, counts.ignored];
 }

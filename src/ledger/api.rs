@@ -68,6 +68,9 @@ pub struct Decision {
     /// constraints that changed the recommendation, in the order in which they did.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub constraints: Vec<ApiConstraint>,
+    /// limits say what keeps the next change smaller than wouldChange would have it.
+    #[serde(default, skip_serializing_if = "Limits::is_empty")]
+    pub limits: Limits,
     /// until says when the windows end that hold the replicas.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub until: Vec<Until>,
@@ -112,6 +115,9 @@ pub struct Metric {
     pub metric_index: usize,
     /// name of the metric.
     pub name: String,
+    /// scope tells it from others of its name: a container, the object that it describes, or a selector.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scope: Option<String>,
     /// query that its values are of, if Plimsoll itself queries it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub query: Option<String>,
@@ -142,6 +148,10 @@ pub struct Metric {
     /// changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
+    /// weightedRatio is the same with pods that are not ready as 0 and pods without a sample as on target, or
+    /// as 0 above it, if there are any that count. It decides then.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub weighted_ratio: Option<f64>,
     /// pods by how they counted.
     pub pods: Pods,
     /// proposedReplicas is what the metric proposes.
@@ -155,6 +165,12 @@ pub struct Metric {
     /// message says in words why it failed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,
+    /// activation is the total up to which it is not active at zero replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub activation: Option<String>,
+    /// onError is Hold or Ignore, if the spec says what is done while it fails.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub on_error: Option<String>,
 }
 
 /// The pods of a metric by how they counted.
@@ -188,6 +204,39 @@ pub struct ApiConstraint {
     /// until is when its window ends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<String>,
+}
+
+/// What keeps the next change small.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct Limits {
+    /// scaleUp is the limit of more replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale_up: Option<ApiLimit>,
+    /// scaleDown is the limit of fewer replicas.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scale_down: Option<ApiLimit>,
+}
+
+impl Limits {
+    fn is_empty(&self) -> bool {
+        self.scale_up.is_none() && self.scale_down.is_none()
+    }
+}
+
+/// A limit of the next change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct ApiLimit {
+    /// type of the limit: ScaleUpLimit or ScaleDownLimit for policies, or what holds the replicas: RollingOut,
+    /// PodsNotKnown or MetricsWereAway.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// replicas that may be reached. No other than there are where it is not known when it ends.
+    pub replicas: i32,
+    /// from is when these may be reached. Not set if they may be now.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
 
 /// When a window ends.
@@ -226,9 +275,14 @@ pub struct Turn {
     /// decision on.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub earliest: Option<String>,
-    /// preventedBy is the bound that prevents it: minReplicas or maxReplicas.
+    /// preventedBy is what prevents it: minReplicas, maxReplicas, selectPolicy if it is Disabled, tolerance if no value
+    /// leaves it, metric if another one asks for as many replicas or fails, the type of a limit that holds the
+    /// replicas, or Frozen.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prevented_by: Option<String>,
+    /// preventedByMetric is the metricIndex of the metric that prevents it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prevented_by_metric: Option<usize>,
 }
 
 /// Whether a decision was carried out.
@@ -283,4 +337,10 @@ pub struct ApiBasis {
     pub scale_up_tolerance: f64,
     /// scaleDownTolerance is how far below 1 the ratio may be without a change.
     pub scale_down_tolerance: f64,
+    /// scaleUpDisabled says whether selectPolicy of scaleUp is Disabled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scale_up_disabled: bool,
+    /// scaleDownDisabled says whether selectPolicy of scaleDown is Disabled.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub scale_down_disabled: bool,
 }

@@ -1,9 +1,9 @@
 //! Entries as bytes: numbers as differences to the entry before, in as few bytes as they need. A day
 //! of decisions for a thousand restless workloads is millions of entries.
 
+use super::basis::{Basis, Target};
 use super::entry::{
-    Basis, CarriedOut, Constraint, ConstraintKind, Entry, Measured, MetricStatus, Observed, Reason,
-    Target,
+    CarriedOut, Constraint, ConstraintKind, Entry, Limit, Measured, MetricStatus, Observed, Reason,
 };
 use std::sync::Arc;
 
@@ -36,6 +36,7 @@ const HAS_FAILURE: u8 = 1 << 6;
 const HAS_TIMES: u8 = 1 << 7;
 
 // Beside `CarriedOut`.
+const HAS_LIMITS: u8 = 1 << 5;
 const IS_OBSERVED: u8 = 1 << 6;
 const HAS_ACCOUNT: u8 = 1 << 7;
 
@@ -117,7 +118,9 @@ impl Encoded {
         out.push(entry.reason as u8 | u8::from(entry.message.is_some()) << 7);
         let account = entry.observed.as_ref().and_then(|observed| observed.account.as_deref());
         let observed = if entry.observed.is_some() { IS_OBSERVED } else { 0 };
-        out.push(entry.carried as u8 | observed | if account.is_some() { HAS_ACCOUNT } else { 0 });
+        let has_account = if account.is_some() { HAS_ACCOUNT } else { 0 };
+        let has_limits = if entry.limits == [None; 2] { 0 } else { HAS_LIMITS };
+        out.push(entry.carried as u8 | observed | has_account | has_limits);
         if let Some(message) = &entry.message {
             text(out, message);
         }
@@ -134,6 +137,13 @@ impl Encoded {
             signed(out, i64::from(constraint.before) - current);
             signed(out, i64::from(constraint.after) - current);
             optional(out, constraint.until.map(|until| until - entry.last));
+        }
+        for limit in entry.limits.iter().filter(|_| has_limits != 0) {
+            out.push(limit.map_or(0, |limit| limit.kind as u8 + 1));
+            if let Some(limit) = limit {
+                signed(out, i64::from(limit.replicas) - current);
+                optional(out, limit.from.map(|from| from - entry.last));
+            }
         }
         unsigned(out, entry.metrics.len() as u64);
         for (index, metric) in entry.metrics.iter().enumerate() {
@@ -176,18 +186,19 @@ fn measured(
     (current, time): (i64, i64),
     last_value: &mut i64,
 ) {
-    let Measured { value, range, ratio, queried, age, pods, failure, .. } = metric;
+    let Measured { value, range, ratio, weighted, queried, age, pods, failure, .. } = metric;
     let has_range =
         value.is_some() && range.is_some_and(|range| Some(range) != value.map(|v| (v, v)));
     let has_ratio = *ratio != implied_ratio(*value, target);
     let has_times = queried.is_some() || age.is_some();
+    let has_other_pods = pods[1..] != [0; 3] || weighted.is_some();
     let bit = |flag, is_set| if is_set { flag } else { 0 };
     out.push(
         metric.status as u8
             | bit(HAS_VALUE, value.is_some())
             | bit(HAS_RATIO, has_ratio)
             | bit(HAS_RANGE, has_range)
-            | bit(HAS_OTHER_PODS, pods[1..] != [0; 3])
+            | bit(HAS_OTHER_PODS, has_other_pods)
             | bit(HAS_FAILURE, failure.is_some())
             | bit(HAS_TIMES, has_times),
     );
@@ -208,8 +219,11 @@ fn measured(
         // Where the time of a sample is not known, its age is that of the query.
         optional(out, age.map(|age| age - queried.map_or(0, |queried| time - queried)));
     }
-    let pods = if pods[1..] == [0; 3] { &pods[..1] } else { &pods[..] };
+    let pods = if has_other_pods { &pods[..] } else { &pods[..1] };
     pods.iter().for_each(|count| signed(out, *count));
+    if has_other_pods {
+        optional(out, *weighted);
+    }
     if let Some(failure) = failure {
         text(out, &failure.0);
         text(out, &failure.1);
@@ -306,8 +320,9 @@ impl Reader<'_> {
         let reason = self.byte()?;
         let carried = self.byte()?;
         let is = |flag| carried & flag != 0;
-        let (is_observed, has_account) = (is(IS_OBSERVED), is(HAS_ACCOUNT));
-        let carried = carried & !(IS_OBSERVED | HAS_ACCOUNT);
+        let (is_observed, has_account, has_limits) =
+            (is(IS_OBSERVED), is(HAS_ACCOUNT), is(HAS_LIMITS));
+        let carried = carried & !(IS_OBSERVED | HAS_ACCOUNT | HAS_LIMITS);
         let carried = *CarriedOut::ALL.get(usize::from(carried))?;
         let message = match reason >> 7 {
             0 => None,
@@ -334,6 +349,15 @@ impl Reader<'_> {
             })
         };
         let constraints = (0..self.unsigned()?).map(|_| constraint(self)).collect::<Option<_>>()?;
+        let mut limits = [None; 2];
+        for limit in limits.iter_mut().filter(|_| has_limits) {
+            let Some(kind) = self.byte()?.checked_sub(1) else { continue };
+            *limit = Some(Limit {
+                kind: *ConstraintKind::ALL.get(usize::from(kind))?,
+                replicas: (self.signed()? + present) as i32,
+                from: self.optional()?.map(|from| from + last),
+            });
+        }
         let mut value = base.value;
         let metrics = (0..self.unsigned()? as usize)
             .map(|index| self.measured(target(&basis, index), (present, last), &mut value))
@@ -354,6 +378,7 @@ impl Reader<'_> {
             desired,
             reason,
             constraints,
+            limits,
             carried,
             metrics,
             message,
@@ -394,6 +419,9 @@ impl Reader<'_> {
         let counted = if has(HAS_OTHER_PODS) { 4 } else { 1 };
         for count in &mut metric.pods[..counted] {
             *count = self.signed()?;
+        }
+        if has(HAS_OTHER_PODS) {
+            metric.weighted = self.optional()?;
         }
         if has(HAS_FAILURE) {
             metric.failure = Some(Box::new((self.text()?, self.text()?)));

@@ -1,64 +1,10 @@
 //! An entry of the ledger: one decision, or a run of equal ones. Numbers only; texts that all entries of
 //! an autoscaler share are in its [`Basis`].
 
+pub use super::basis::Basis;
 use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, ObjectKey};
 use std::sync::Arc;
-
-/// What the decisions of an autoscaler are based on: it changes with its spec, the bounds by its
-/// schedules, and the queries of its metrics.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Basis {
-    /// The lower bound of the replicas.
-    pub min: i32,
-    /// The upper bound of the replicas.
-    pub max: i32,
-    /// The schedules whose bounds these are: of the lower and of the upper one.
-    pub schedules: [Option<Arc<str>>; 2],
-    /// When the schedules change the bounds next.
-    pub bounds_until: Option<UnixMillis>,
-    /// The stabilization windows of scale-up and scale-down, in ms.
-    pub windows: [i64; 2],
-    /// How far the ratio of a metric may be below and above 1 without a change.
-    pub tolerance: [f64; 2],
-    /// The metrics, in the order of the spec.
-    pub metrics: Arc<[MetricBasis]>,
-}
-
-/// A metric of the spec.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MetricBasis {
-    /// Its name.
-    pub name: Arc<str>,
-    /// The query that its values come from, if Plimsoll itself queries it.
-    pub query: Option<Arc<str>>,
-    /// Its target.
-    pub target: Target,
-}
-
-/// The target of a metric: in milli-units, or percent of the requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Target {
-    /// Of the average of the pods, or of the total divided by the replicas.
-    Average(i64),
-    /// Of the value itself.
-    Value(i64),
-    /// In percent of the requests.
-    Utilization(i32),
-    /// The spec gives none that is valid.
-    Invalid,
-}
-
-impl Target {
-    /// The number that a value is divided by.
-    pub fn number(self) -> i64 {
-        match self {
-            Self::Average(milli) | Self::Value(milli) => milli,
-            Self::Utilization(percent) => percent.into(),
-            Self::Invalid => 0,
-        }
-    }
-}
 
 /// Why the replicas are desired that are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,6 +144,17 @@ pub struct Constraint {
     pub until: Option<UnixMillis>,
 }
 
+/// What keeps the next change of one direction smaller than the metric would ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limit {
+    /// Policies, or what holds the replicas.
+    pub kind: ConstraintKind,
+    /// How far the replicas may go: no further than they are, if that is not known.
+    pub replicas: i32,
+    /// From when on they may go as far; none: now.
+    pub from: Option<UnixMillis>,
+}
+
 /// Whether the decision was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the names are those of the API, which docs/decisions.md describes
@@ -286,6 +243,8 @@ pub struct Measured {
     pub range: Option<(i64, i64)>,
     /// The ratio of value and target, in millionths.
     pub ratio: Option<i64>,
+    /// The same with the pods that are not ready or have no sample, if they count.
+    pub weighted: Option<i64>,
     /// When its values were queried.
     pub queried: Option<UnixMillis>,
     /// The age of its newest sample at the decision, in ms.
@@ -343,6 +302,8 @@ pub struct Entry {
     pub reason: Reason,
     /// What changed the proposal, in its order.
     pub constraints: Vec<Constraint>,
+    /// What keeps the next change small: of more replicas, and of fewer.
+    pub limits: [Option<Limit>; 2],
     /// Whether it was carried out.
     pub carried: CarriedOut,
     /// The metrics, in the order of the spec; empty if none was evaluated.
@@ -355,47 +316,21 @@ pub struct Entry {
     pub basis: Arc<Basis>,
 }
 
-/// The longest text of a failure, in bytes: users write queries, and backends errors.
-const MAX_TEXT: usize = 512;
-/// The longest name and query of a metric, in bytes.
-const MAX_NAME: usize = 256;
-const MAX_QUERY: usize = 2048;
-
-/// A text of a failure within 512 bytes.
-pub fn bounded(text: &str) -> String {
-    within(text, MAX_TEXT)
-}
-
-/// A text of at most so many bytes, and an ellipsis.
-fn within(text: &str, most: usize) -> String {
-    let end = (0..=most.min(text.len())).rev().find(|end| text.is_char_boundary(*end));
-    match end.filter(|end| *end < text.len()) {
-        Some(end) => format!("{}...", &text[..end]),
-        None => text.to_owned(),
-    }
-}
-
-impl MetricBasis {
-    /// A metric. A name of more than 256 bytes and a query of more than 2,048 are cut: they are shown with each
-    /// decision.
-    pub fn new(name: &str, query: Option<Arc<str>>, target: Target) -> Self {
-        let cut = |text: Arc<str>| match text.len() > MAX_QUERY + "...".len() {
-            true => within(&text, MAX_QUERY).into(),
-            false => text,
-        };
-        let name = match name.len() > MAX_NAME + "...".len() {
-            true => within(name, MAX_NAME).into(),
-            false => name.into(),
-        };
-        Self { name, query: query.map(cut), target }
-    }
-}
-
 impl Measured {
     /// One of which nothing is known.
     pub fn of(status: MetricStatus) -> Self {
-        let (proposed, value, range, ratio, queried, age) = (None, None, None, None, None, None);
-        Self { status, proposed, value, range, ratio, queried, age, pods: [0; 4], failure: None }
+        Self {
+            status,
+            proposed: None,
+            value: None,
+            range: None,
+            ratio: None,
+            weighted: None,
+            queried: None,
+            age: None,
+            pods: [0; 4],
+            failure: None,
+        }
     }
 }
 
@@ -415,6 +350,7 @@ impl Entry {
             desired: None,
             reason: Reason::RecommendationFailed,
             constraints: Vec::new(),
+            limits: [None; 2],
             carried: CarriedOut::Failed,
             metrics: Vec::new(),
             message: None,
@@ -439,12 +375,14 @@ impl Entry {
             && self.metrics.iter().zip(&next.metrics).all(|(a, b)| metric(a) == metric(b))
     }
 
-    /// Whether a later decision is on the same spec, as far as that is seen in it: a native HPA has no generation.
+    /// Whether a later decision is on the same spec, as far as that is seen in it: a native HPA has no generation, and a
+    /// copy has no metrics where none was evaluated.
     fn is_of_the_spec_of(&self, next: &Self) -> bool {
         let (old, new) = (&*self.basis, &*next.basis);
-        let bounds = |basis: &Basis| (basis.min, basis.max, basis.windows, basis.tolerance);
+        let bounds = |of: &Basis| (of.min, of.max, of.windows, of.tolerance, of.disabled);
+        let has_none = self.metrics.is_empty() && next.metrics.is_empty();
         std::ptr::eq(old, new)
-            || ((Arc::ptr_eq(&old.metrics, &new.metrics) || old.metrics == new.metrics)
+            || ((has_none || Arc::ptr_eq(&old.metrics, &new.metrics) || old.metrics == new.metrics)
                 && (self.generation.is_some() || bounds(old) == bounds(new)))
     }
 
@@ -454,6 +392,7 @@ impl Entry {
         self.count += next.count;
         self.recommended = next.recommended;
         self.constraints.clone_from(&next.constraints);
+        self.limits = next.limits;
         for (metric, new) in self.metrics.iter_mut().zip(&next.metrics) {
             let range = match (metric.range, new.range) {
                 (Some((a, b)), Some((c, d))) => Some((a.min(c), b.max(d))),
@@ -484,16 +423,5 @@ impl Entry {
             + self.constraints.capacity() * size_of::<Constraint>()
             + self.message.as_ref().map_or(0, |message| message.len())
             + failures
-    }
-}
-
-impl Basis {
-    /// The approximate memory in bytes.
-    pub fn bytes(&self) -> usize {
-        let metric = |metric: &MetricBasis| {
-            let query = metric.query.as_ref().map_or(0, |query| query.len());
-            size_of::<MetricBasis>() + metric.name.len() + query + 32
-        };
-        size_of::<Self>() + self.metrics.iter().map(metric).sum::<usize>()
     }
 }

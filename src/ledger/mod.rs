@@ -5,6 +5,7 @@
 
 pub mod account;
 pub mod api;
+mod basis;
 mod changes;
 mod codec;
 mod content;
@@ -25,12 +26,13 @@ mod tests;
 mod trace;
 mod would_change;
 
+pub use basis::{Basis, MetricBasis, Target, bounded};
 pub use changes::Expired;
 pub use codec::ratio_millionths;
 pub use content::{Change, ChangesAfter, Listed, Page, Scope, Sequences};
 pub use entry::{
-    Basis, CarriedOut, Constraint, ConstraintKind, Entry, Measured, MetricBasis, MetricStatus,
-    Observed, Position, Reason, Target, bounded,
+    CarriedOut, Constraint, ConstraintKind, Entry, Limit, Measured, MetricStatus, Observed,
+    Position, Reason,
 };
 pub use inputs::{LoggedInputs, LoggedOutcome};
 pub use log::{DecisionLog, DecisionLogWriter, MAX_LINE_BYTES, MIN_LOG_BYTES, decision_log};

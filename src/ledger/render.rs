@@ -1,14 +1,17 @@
 //! From entries to decisions as the API shows them, and back.
 
 use super::api::{
-    AUTOSCALER_LABEL, ApiBasis, ApiCarriedOut, ApiConstraint, ApiObserved, Decision, GROUP,
-    KIND_LABEL, Metadata, Metric, Pods, SINCE_ANNOTATION, Turn, Until, VERSION, WouldChange,
+    AUTOSCALER_LABEL, ApiBasis, ApiCarriedOut, ApiConstraint, ApiLimit, ApiObserved, Decision,
+    GROUP, KIND_LABEL, Limits, Metadata, Metric, Pods, SINCE_ANNOTATION, Turn, Until, VERSION,
+    WouldChange,
 };
+use super::basis::{Basis, MetricBasis, Target};
 use super::entry::{
-    Basis, CarriedOut, Constraint, ConstraintKind, Entry, Measured, MetricBasis, MetricStatus,
-    Observed, Position, Reason, Target,
+    CarriedOut, Constraint, ConstraintKind, Entry, Limit, Measured, MetricStatus, Observed,
+    Position, Reason,
 };
-use super::would_change::{Turning, would_change};
+use super::would_change::{Prevented, Turning, would_change};
+use crate::hpa::OnError;
 use crate::k8s::Quantity;
 use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
@@ -133,6 +136,10 @@ pub fn decision(autoscaler: &AutoscalerRef, entry: &Entry, since: UnixMillis) ->
         message: entry.message.as_deref().map(str::to_owned),
         metrics: metrics.map(|(index, one)| metric(index, one, basis.metrics.get(index))).collect(),
         constraints,
+        limits: {
+            let [scale_up, scale_down] = entry.limits.map(|limit| limit.map(api_limit));
+            Limits { scale_up, scale_down }
+        },
         until,
         would_change: would_change(entry).map(|(metric_index, [more, fewer])| {
             let target = basis.metrics[metric_index].target;
@@ -161,20 +168,51 @@ pub fn decision(autoscaler: &AutoscalerRef, entry: &Entry, since: UnixMillis) ->
             scale_down_stabilization_seconds: basis.windows[1] / 1000,
             scale_up_tolerance: basis.tolerance[1],
             scale_down_tolerance: basis.tolerance[0],
+            scale_up_disabled: basis.disabled[0],
+            scale_down_disabled: basis.disabled[1],
         },
     }
 }
 
-fn turn(turning: Option<Turning>, target: Target, bound: &str) -> Turn {
-    match turning {
-        None => Turn { prevented_by: Some(bound.to_owned()), ..Turn::default() },
-        Some(turning) => Turn {
-            replicas: Some(turning.replicas),
-            value: Some(number(turning.value, target)),
-            earliest: Some(time(turning.earliest)),
-            prevented_by: None,
-        },
-    }
+fn turn(turning: Result<Turning, Prevented>, target: Target, bound: &str) -> Turn {
+    let prevented = match turning {
+        Ok(turning) => {
+            return Turn {
+                replicas: Some(turning.replicas),
+                value: Some(number(turning.value, target)),
+                earliest: Some(time(turning.earliest)),
+                ..Turn::default()
+            };
+        }
+        Err(prevented) => prevented,
+    };
+    let by = match prevented {
+        Prevented::Bound => bound,
+        Prevented::SelectPolicy => "selectPolicy",
+        Prevented::Tolerance => "tolerance",
+        Prevented::Metric(_) => "metric",
+        Prevented::Held(kind) => kind.as_str(),
+        Prevented::CarriedOut(carried) => carried.as_str(),
+    };
+    let prevented_by_metric = match prevented {
+        Prevented::Metric(index) => Some(index),
+        _ => None,
+    };
+    Turn { prevented_by: Some(by.to_owned()), prevented_by_metric, ..Turn::default() }
+}
+
+fn api_limit(limit: Limit) -> ApiLimit {
+    let Limit { kind, replicas, from } = limit;
+    ApiLimit { kind: kind.as_str().to_owned(), replicas, from: from.map(time) }
+}
+
+fn limit(limit: &ApiLimit) -> Option<Limit> {
+    let from = limit.from.as_deref().and_then(parse_time);
+    Some(Limit { kind: constraint_kind(&limit.kind)?, replicas: limit.replicas, from })
+}
+
+fn constraint_kind(name: &str) -> Option<ConstraintKind> {
+    ConstraintKind::ALL.into_iter().find(|kind| kind.as_str() == name)
 }
 
 fn constraint(constraint: &Constraint, basis: &Basis) -> ApiConstraint {
@@ -189,6 +227,13 @@ fn constraint(constraint: &Constraint, basis: &Basis) -> ApiConstraint {
         replicas_after: constraint.after,
         schedule: schedule.map(str::to_owned),
         until: constraint.until.map(time),
+    }
+}
+
+fn on_error_name(on_error: OnError) -> &'static str {
+    match on_error {
+        OnError::Hold => "Hold",
+        OnError::Ignore => "Ignore",
     }
 }
 
@@ -207,6 +252,7 @@ fn metric(index: usize, measured: &Measured, of: Option<&MetricBasis>) -> Metric
     Metric {
         metric_index: index,
         name: of.map(|of| of.name.to_string()).unwrap_or_default(),
+        scope: of.and_then(|of| of.scope.as_deref()).map(str::to_owned),
         query: of.and_then(|of| of.query.as_deref()).map(str::to_owned),
         queried_at: measured.queried.map(time),
         newest_sample_age: measured.age.map(|age| {
@@ -220,11 +266,16 @@ fn metric(index: usize, measured: &Measured, of: Option<&MetricBasis>) -> Metric
         target: target_type.map(|_| number(target.number(), target)),
         target_type: target_type.map(str::to_owned),
         ratio: measured.ratio.map(|millionths| millionths as f64 / 1e6),
+        weighted_ratio: measured.weighted.map(|millionths| millionths as f64 / 1e6),
         pods: Pods { ready, unready, missing, ignored },
         proposed_replicas: measured.proposed,
         status: measured.status.as_str().to_owned(),
         reason,
         message,
+        activation: of
+            .and_then(|of| of.activation)
+            .map(|milli| Quantity::from_milli(milli).to_string()),
+        on_error: of.and_then(|of| of.on_error).map(|on_error| on_error_name(on_error).to_owned()),
     }
 }
 
@@ -254,15 +305,18 @@ pub fn entry(decision: Decision, known: Option<Arc<Basis>>) -> Option<(Autoscale
             .constraints
             .iter()
             .map(|one| {
-                let is = |kind: &&ConstraintKind| kind.as_str() == one.kind;
                 Some(Constraint {
-                    kind: *ConstraintKind::ALL.iter().find(is)?,
+                    kind: constraint_kind(&one.kind)?,
                     before: one.replicas_before,
                     after: one.replicas_after,
                     until: one.until.as_deref().and_then(parse_time),
                 })
             })
             .collect::<Option<_>>()?,
+        limits: {
+            let Limits { scale_up, scale_down } = &decision.limits;
+            [scale_up, scale_down].map(|one| one.as_ref().and_then(limit))
+        },
         carried: {
             let is = |carried: &&CarriedOut| carried.as_str() == decision.carried_out.reason;
             *CarriedOut::ALL.iter().find(is)?
@@ -291,7 +345,14 @@ fn basis(decision: &Decision) -> Option<Basis> {
     };
     let metric = |metric: &Metric| {
         let query = metric.query.as_deref().map(Into::into);
-        Some(MetricBasis::new(&metric.name, query, target(metric)?))
+        let of = MetricBasis::new(&metric.name, query, target(metric)?);
+        Some(MetricBasis {
+            activation: metric.activation.as_deref().and_then(parse_number),
+            on_error: [OnError::Hold, OnError::Ignore]
+                .into_iter()
+                .find(|known| metric.on_error.as_deref() == Some(on_error_name(*known))),
+            ..of.with_scope(metric.scope.as_deref())
+        })
     };
     let schedules = [&of.min_replicas_schedule, &of.max_replicas_schedule];
     Some(Basis {
@@ -302,6 +363,7 @@ fn basis(decision: &Decision) -> Option<Basis> {
         windows: [of.scale_up_stabilization_seconds, of.scale_down_stabilization_seconds]
             .map(|seconds| seconds.saturating_mul(1000)),
         tolerance: [of.scale_down_tolerance, of.scale_up_tolerance],
+        disabled: [of.scale_up_disabled, of.scale_down_disabled],
         metrics: decision.metrics.iter().map(metric).collect::<Option<_>>()?,
     })
 }
@@ -321,6 +383,7 @@ fn measured(metric: Metric) -> Option<Measured> {
         value: value(&metric.value),
         range: value(&metric.min_value).zip(value(&metric.max_value)),
         ratio: metric.ratio.map(|ratio| (ratio * 1e6).round() as i64),
+        weighted: metric.weighted_ratio.map(|ratio| (ratio * 1e6).round() as i64),
         queried: metric.queried_at.as_deref().and_then(parse_time),
         age: metric.newest_sample_age.as_deref().and_then(age),
         pods: [ready, unready, missing, ignored],

@@ -1,6 +1,8 @@
 //! What a metric has to be for one replica more, and for one fewer.
 
-use super::entry::{Basis, Constraint, Entry, Measured, MetricStatus};
+use super::basis::Basis;
+use super::entry::{CarriedOut, Constraint, ConstraintKind, Entry, Measured, MetricStatus};
+use crate::hpa::OnError;
 use crate::time::UnixMillis;
 
 /// What has to be for other replicas.
@@ -15,51 +17,142 @@ pub struct Turning {
     pub earliest: UnixMillis,
 }
 
-/// What the metric that decided has to be for more and for fewer replicas, if all pods are ready; the index of the
-/// metric first. None of a direction that a bound prevents, or for fewer another metric that asks for as many, or is
-/// not known.
-pub fn would_change(entry: &Entry) -> Option<(usize, [Option<Turning>; 2])> {
-    let desired = entry.desired.filter(|desired| *desired > 0)?;
+/// Why no value of the metric gives other replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Prevented {
+    /// The replicas are at their bound.
+    Bound,
+    /// `selectPolicy: Disabled`.
+    SelectPolicy,
+    /// No value of the metric leaves the tolerance.
+    Tolerance,
+    /// Another metric, by its index, asks for as many replicas, or fails.
+    Metric(usize),
+    /// What holds the replicas, for as long as it does.
+    Held(ConstraintKind),
+    /// No decision is carried out.
+    CarriedOut(CarriedOut),
+}
+
+/// What the metric that decided has to be for more and for fewer replicas than there are after the decision, if all pods
+/// are ready; the index of the metric first.
+pub fn would_change(entry: &Entry) -> Option<(usize, [Result<Turning, Prevented>; 2])> {
+    let desired = entry.desired?;
+    let is_written = entry.carried == CarriedOut::Written;
+    let present = if is_written { desired } else { entry.current? };
     let used = |status| entry.metrics.iter().position(move |metric| metric.status == status);
     let index = used(MetricStatus::Used).or_else(|| used(MetricStatus::Valid))?;
-    let basis: &Basis = &entry.basis;
-    let target = basis.metrics.get(index)?.target;
-    let [down, up] = basis.tolerance;
-    let (replicas, number) = (f64::from(desired), target.number() as f64);
-    if number <= 0.0 {
+    let number = entry.basis.metrics.get(index)?.target.number();
+    if present <= 0 || number <= 0 {
         return None;
     }
-    // The values are whole numbers of the target's unit. The ratio has to leave the tolerance, and the
-    // replicas that follow from it have to be others.
-    let least = (number * (1.0 + up)).floor() as i64 + 1;
-    let outside = (number * (1.0 - down)).ceil() as i64 - 1;
-    let most = outside.min((number * (replicas - 1.0) / replicas).floor() as i64);
-    let asked = |value: i64| (value as f64 / number * replicas).ceil() as i32;
-    let held = |up: bool| {
-        let of = |constraint: &Constraint| {
-            let raises = constraint.after < constraint.before;
-            constraint.until.filter(|_| raises == up)
+    let of = Of { entry, index, present, number: number as f64 };
+    Some((index, [of.more(), of.fewer()]))
+}
+
+/// The decision and metric that it is asked of.
+struct Of<'a> {
+    entry: &'a Entry,
+    index: usize,
+    present: i32,
+    /// The number of the target.
+    number: f64,
+}
+
+impl Of<'_> {
+    fn more(&self) -> Result<Turning, Prevented> {
+        let Self { entry, present, number, .. } = *self;
+        let basis: &Basis = &entry.basis;
+        if present >= basis.max {
+            return Err(Prevented::Bound);
+        }
+        self.is_prevented(basis.disabled[0])?;
+        // The values are whole numbers of the target's unit, and the ratio has to leave the tolerance.
+        let within = (number * (1.0 + basis.tolerance[1])).floor();
+        if within >= i64::MAX as f64 {
+            return Err(Prevented::Tolerance);
+        }
+        let value = within as i64 + 1;
+        let replicas = self.asked(value).clamp(present.saturating_add(1), basis.max);
+        let is_asked = entry.recommended.is_some_and(|recommended| recommended > present);
+        self.limited(true, is_asked, replicas, value)
+    }
+
+    fn fewer(&self) -> Result<Turning, Prevented> {
+        let Self { entry, index, present, number } = *self;
+        let basis: &Basis = &entry.basis;
+        if present <= basis.min {
+            return Err(Prevented::Bound);
+        }
+        let prevents = |(of, metric): &(usize, &Measured)| *of != index && self.keeps(*of, metric);
+        if let Some((of, _)) = entry.metrics.iter().enumerate().find(prevents) {
+            return Err(Prevented::Metric(of));
+        }
+        self.is_prevented(basis.disabled[1])?;
+        let outside = (number * (1.0 - basis.tolerance[0])).ceil() as i64 - 1;
+        let activation = basis.metrics[index].activation.filter(|_| present == 1);
+        let (value, replicas) = match activation {
+            // It is not active, whatever the tolerance.
+            Some(activation) => (activation, 0),
+            None if outside < 0 => return Err(Prevented::Tolerance),
+            None => {
+                let share = f64::from(present - 1) / f64::from(present);
+                let value = outside.min((number * share).floor() as i64);
+                let least = if present > 1 { basis.min.max(1) } else { 0 };
+                (value, self.asked(value).clamp(least, present - 1))
+            }
         };
-        entry.constraints.iter().filter_map(of).max()
-    };
-    let [up_window, down_window] = basis.windows;
-    let more = (desired < basis.max).then(|| Turning {
-        replicas: asked(least).clamp(desired + 1, basis.max),
-        value: least,
-        earliest: (entry.last + up_window).max(held(true).unwrap_or(0)),
-    });
-    // What is recommended now holds for a window from now on, unless it is already fewer.
-    let is_lower = entry.recommended.is_some_and(|recommended| recommended < desired);
-    let of_window = if is_lower { entry.last } else { entry.last + down_window };
-    let allows_fewer = |(of, metric): (usize, &Measured)| {
-        let is_lower = metric.proposed.is_some_and(|proposed| proposed < desired);
-        of == index || (is_lower && metric.status != MetricStatus::Invalid)
-    };
-    let allow_fewer = entry.metrics.iter().enumerate().all(allows_fewer);
-    let fewer = (desired > basis.min.max(1) && allow_fewer).then(|| Turning {
-        replicas: asked(most).clamp(basis.min.max(1), desired - 1),
-        value: most,
-        earliest: of_window.max(held(false).unwrap_or(0)),
-    });
-    Some((index, [more, fewer]))
+        let is_asked = entry.recommended.is_some_and(|recommended| recommended < present);
+        self.limited(false, is_asked, replicas, value)
+    }
+
+    /// The replicas that a value asks for.
+    fn asked(&self, value: i64) -> i32 {
+        (value as f64 / self.number * f64::from(self.present)).ceil() as i32
+    }
+
+    /// Whether another metric keeps the present replicas.
+    fn keeps(&self, index: usize, metric: &Measured) -> bool {
+        match metric.proposed {
+            Some(proposed) => proposed >= self.present,
+            None => {
+                self.entry.basis.metrics.get(index).and_then(|of| of.on_error)
+                    != Some(OnError::Ignore)
+            }
+        }
+    }
+
+    fn is_prevented(&self, is_disabled: bool) -> Result<(), Prevented> {
+        let carried = self.entry.carried;
+        match carried {
+            CarriedOut::Frozen => Err(Prevented::CarriedOut(carried)),
+            _ if is_disabled => Err(Prevented::SelectPolicy),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same within what policies and stabilization windows allow. `is_asked`: whether the metrics already ask for it.
+    fn limited(
+        &self,
+        up: bool,
+        is_asked: bool,
+        replicas: i32,
+        value: i64,
+    ) -> Result<Turning, Prevented> {
+        let Self { entry, present, .. } = *self;
+        let holds = |one: &&Constraint| (one.after < one.before) == up;
+        let until = entry.constraints.iter().filter(holds).filter_map(|one| one.until).max();
+        // What is recommended now holds for a window from now on, unless the metrics ask for the change.
+        let window = if is_asked { 0 } else { entry.basis.windows[usize::from(!up)] };
+        let earliest = (entry.last + window).max(until.unwrap_or(entry.last));
+        let Some(limit) = entry.limits[usize::from(!up)] else {
+            return Ok(Turning { replicas, value, earliest });
+        };
+        if if up { limit.replicas <= present } else { limit.replicas >= present } {
+            return Err(Prevented::Held(limit.kind));
+        }
+        let replicas = if up { replicas.min(limit.replicas) } else { replicas.max(limit.replicas) };
+        let earliest = earliest.max(limit.from.unwrap_or(earliest));
+        Ok(Turning { replicas, value, earliest })
+    }
 }

@@ -84,6 +84,13 @@ fn explain_tells_why_with_the_query_and_what_to_do() {
             ["it is left alone (Paused): spec.mode is Paused", "plimsoll resume web -n explained"];
         let text = says(bed, &of, &wanted).await;
         assert!(!text.contains('\u{1b}') && text.contains("INC-"), "{text}");
+        // Whoever scales it meanwhile.
+        ns.scale("Deployment", "web", 2).await;
+        let wanted = [
+            "Autoscaler explained/web: 2 replicas of Deployment/web",
+            "when another client scaled it from 3 to 2",
+        ];
+        says(bed, &of, &wanted).await;
         // Without the right to read decisions there is the status.
         let ann = bed.cluster.kubeconfig_of("ann", &[]);
         let role = [

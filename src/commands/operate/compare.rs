@@ -54,7 +54,7 @@ pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
     all.values_mut().for_each(Agreement::finish);
     if flags.output == OutputFormat::Json {
         let all: Vec<Value> = all.iter().map(|((of, name), one)| one.json(of, name)).collect();
-        return Ok(printed(&json!({ "hpas": all })));
+        return Ok(printed(&json!({ "hpas": all, "complete": is_whole })));
     }
     if all.is_empty() {
         let of = namespace.map_or_else(|| "the cluster".to_owned(), |of| format!("namespace {of}"));

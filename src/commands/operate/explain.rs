@@ -12,9 +12,13 @@ use crate::ledger::api::Decision;
 use crate::ledger::{parse_time, time};
 use crate::time::UnixMillis;
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// How far back the decision and the last change are looked for, in ms: the nearest first.
 const WINDOWS: [i64; 2] = [3_600_000, 86_400_000];
+
+/// The longest of them.
+const DAY: Duration = Duration::from_secs(86_400);
 
 /// The most decisions of a window that are read, in thousands: more than an hour has.
 const THOUSANDS: usize = 40;
@@ -27,6 +31,16 @@ struct Found {
     since: UnixMillis,
 }
 
+/// How long after the last decision another one would have been made, in ms.
+const OVER: i64 = 300_000;
+
+impl Found {
+    /// Whether no further decision followed.
+    fn is_over(&self, now: UnixMillis) -> bool {
+        parse_time(&self.decision.last_time).is_some_and(|last| now - last > OVER)
+    }
+}
+
 /// Tells of a decision for an autoscaler, or of its status where decisions can't be read.
 ///
 /// # Errors
@@ -36,7 +50,14 @@ pub async fn explain(flags: &ExplainFlags) -> Result<String, OperateError> {
     let known = named.read().await;
     let now = named.now();
     let at = flags.at.map_or(now, |at| at.before(now)).min(now);
-    let found = match find(&named, at).await {
+    // The leader's clock may be ahead of this one: of the present all that there is counts.
+    let until = if at == now { UnixMillis::MAX } else { at };
+    let is_native = known.as_ref().is_ok_and(|known| known.is_native);
+    let found = match find(&named, at, until).await {
+        // kube-controller-manager decides since then.
+        Ok(Some(found)) if is_native && at == now && found.is_over(now) => {
+            return without(&named, flags, known, Ok(()), (at, now)).await;
+        }
         Ok(Some(found)) => found,
         unfound => return without(&named, flags, known, unfound.map(|_| ()), (at, now)).await,
     };
@@ -95,8 +116,12 @@ fn as_json(account: &Account, text: &str) -> Value {
     })
 }
 
-/// The decision at a time, and the last change until then.
-async fn find(named: &Named, at: UnixMillis) -> Result<Option<Found>, Unreadable> {
+/// The decision at a time, and the last change until then, of the decisions until a time.
+async fn find(
+    named: &Named,
+    at: UnixMillis,
+    until: UnixMillis,
+) -> Result<Option<Found>, Unreadable> {
     let labels = named.labels();
     let mut found = None;
     for window in WINDOWS {
@@ -107,11 +132,11 @@ async fn find(named: &Named, at: UnixMillis) -> Result<Option<Found>, Unreadable
             Wanted { namespace, labels: &labels, since: Some(at - window), thousands: THOUSANDS };
         let is_whole = read(&named.client, wanted, |decision| {
             let first = parse_time(&decision.first_time).unwrap_or_default();
-            if first > at {
+            if first > until {
                 return false;
             }
             since.get_or_insert(first);
-            change = changes.next(&decision).filter(|one| one.at <= at).last().or(change.take());
+            change = changes.next(&decision).filter(|one| one.at <= until).last().or(change.take());
             latest = Some(decision);
             true
         })
@@ -153,7 +178,7 @@ async fn without(
     let is_past = matches!(flags.at, Some(Moment::At(_) | Moment::Ago(_)));
     let text = match unfound {
         Err(error) if is_past => return Err(error.into()),
-        Ok(()) if is_past => no_decision(&known.subject, at, first, began),
+        Ok(()) if is_past => no_decision(&known.subject, (at, DAY), first, began),
         Err(error) => standing(&known.subject, &known.status, &error.to_string(), now),
         Ok(()) if known.is_native => {
             let why = format!(

@@ -1,12 +1,13 @@
 //! `plimsoll history`: the changes of an autoscaler's replicas.
 
 use super::super::story::{Listing, no_decision};
-use super::decisions::{Wanted, read};
+use super::decisions::{Wanted, history_since, read};
 use super::error::OperateError;
 use super::explain::{emphasized, printed};
 use super::named::Named;
 use super::terminal::screen;
 use crate::config::{HistoryFlags, OutputFormat};
+use crate::ledger::parse_time;
 
 /// The most decisions that are read, in thousands.
 const THOUSANDS: usize = 100;
@@ -29,12 +30,31 @@ pub async fn history(flags: &HistoryFlags) -> Result<String, OperateError> {
         true
     })
     .await?;
-    if listing.is_empty() {
-        let known = known?;
-        return Ok(emphasized(&no_decision(&known.subject, now, None, None)));
-    }
-    let subject = known.map_or_else(|_| named.unknown(), |known| known.subject);
+    let (subject, is_native) = match known {
+        Ok(known) => (known.subject, known.is_native),
+        Err(error) if listing.is_empty() => return Err(error),
+        Err(_) => (named.unknown(), false),
+    };
     match flags.output {
+        OutputFormat::Text if listing.is_empty() => {
+            let mut first = None;
+            let wanted = Wanted { namespace, labels: &labels, since: None, thousands: 1 };
+            read(&named.client, wanted, |decision| {
+                first = Some(decision);
+                false
+            })
+            .await?;
+            let began = first.as_ref().and_then(history_since);
+            let first = first.and_then(|first| parse_time(&first.first_time));
+            let mut text = no_decision(&subject, (now, flags.since), first, began);
+            if is_native {
+                let name = &named.name;
+                text += &format!(
+                    "Note      kube-controller-manager decides (executor: NativeHPA): history hpa/{name} has more\n"
+                );
+            }
+            Ok(emphasized(&text))
+        }
         OutputFormat::Text => {
             let text = listing.text(&subject, (from, now), screen());
             let cut = format!(
@@ -42,6 +62,10 @@ pub async fn history(flags: &HistoryFlags) -> Result<String, OperateError> {
             );
             Ok(if is_whole { text } else { text + &cut })
         }
-        OutputFormat::Json => Ok(printed(&listing.json(&subject, (from, now)))),
+        OutputFormat::Json => {
+            let mut json = listing.json(&subject, (from, now));
+            json["complete"] = is_whole.into();
+            Ok(printed(&json))
+        }
     }
 }

@@ -7,6 +7,7 @@ use crate::clock::Clock;
 use crate::config::ObjectFlags;
 use crate::crd::{Autoscaler, Executor};
 use crate::ledger::api::{AUTOSCALER_LABEL, KIND_LABEL};
+use crate::ledger::autoscaler_label;
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerKind;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -72,7 +73,7 @@ impl Named {
 
     /// The label selector of its decisions.
     pub fn labels(&self) -> String {
-        format!("{AUTOSCALER_LABEL}={},{KIND_LABEL}={}", self.name, self.kind.as_str())
+        labels(&self.name, self.kind)
     }
 
     /// What its object says.
@@ -172,6 +173,11 @@ impl Named {
     }
 }
 
+/// The label selector of the decisions for an autoscaler. The label of a long name is cut.
+fn labels(name: &str, kind: AutoscalerKind) -> String {
+    format!("{AUTOSCALER_LABEL}={},{KIND_LABEL}={}", autoscaler_label(name), kind.as_str())
+}
+
 /// The subject with what its conditions say.
 fn subject_of(subject: Subject, target: String, period: i64, status: &Status) -> Subject {
     let healthy = ["AbleToScale", "ScalingActive"];
@@ -225,6 +231,10 @@ mod tests {
             let (kind, name) = kind_and_name(text).unwrap();
             assert_eq!((kind, &*name), (expected, "web"), "{text}");
         }
+        let long = "x".repeat(100);
+        let selector = labels(&long, AutoscalerKind::Autoscaler);
+        let expected = format!("{AUTOSCALER_LABEL}={}", autoscaler_label(&long));
+        assert!(selector.starts_with(&expected) && !selector.contains(&long), "{selector}");
         for wrong in ["deployment/web", "hpa/", "hpa/a/b", ""] {
             let error = kind_and_name(wrong).unwrap_err().to_string();
             assert!(error.contains("hpa/NAME was expected"), "{error}");

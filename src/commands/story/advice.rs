@@ -17,6 +17,10 @@ const fn of(reason: &'static str, message: &'static str, text: &'static str) -> 
     Advice { reason, message, text }
 }
 
+const PROMETHEUS: &str =
+    "Prometheus is away or fails: address, DNS, NetworkPolicy, certificate, overload";
+const RESOURCES: &str = "kubectl top pods -n NAMESPACE: the pods are new, or what serves metrics.k8s.io (metrics-server, or resourceRules in the configuration) has no usage of them";
+
 /// The first that applies counts: those of a message stand before those of the reason.
 const ADVICE: &[Advice] = &[
     of("Paused", "", "kubectl plimsoll resume NAME -n NAMESPACE ends the pause"),
@@ -55,10 +59,20 @@ const ADVICE: &[Advice] = &[
         "resources.requests of each container, such as of an injected sidecar; averageValue",
     ),
     of(
-        "FailedGetPodsMetric",
-        "Prometheus",
-        "Prometheus is away or fails: address, DNS, NetworkPolicy, certificate, overload",
+        "",
+        "Prometheus refused the query",
+        "the query as it is, in Prometheus: a type or a label does not fit, or matching is many-to-many",
     ),
+    of(
+        "",
+        "only a part of the answer",
+        "a store of Thanos, a remote read or a node of VictoriaMetrics is down",
+    ),
+    // Of a metric of any type: the query is right, or not known to be wrong.
+    of("", "Prometheus did not answer", PROMETHEUS),
+    of("", "Prometheus can't be reached", PROMETHEUS),
+    of("", "Prometheus answered", PROMETHEUS),
+    of("", "Prometheus's answer", PROMETHEUS),
     of(
         "FailedGetPodsMetric",
         "",
@@ -69,6 +83,14 @@ const ADVICE: &[Advice] = &[
         "",
         "no series in this namespace; onEmpty: Zero if that means none",
     ),
+    of("FailedGetResourceMetric", "", RESOURCES),
+    of("FailedGetContainerResourceMetric", "", RESOURCES),
+    of(
+        "FailedGetObjectMetric",
+        "",
+        "kubectl get --raw of the metric: no series has the labels of that object",
+    ),
+    of("InvalidMetricSourceType", "", "a type of metric that this version does not know"),
     of("FailedGetScale", "", "the target is gone, or its kind has no /scale"),
     of("", "get the target's current scale", "the target is gone, or its kind has no /scale"),
     of(
@@ -109,6 +131,8 @@ pub fn advice(
         let carried = decision.carried_out.reason.as_str();
         match carried {
             "Paused" | "Frozen" | "Preview" | "WriteFailed" => asked.push((carried, message)),
+            // kube-controller-manager decides; what Plimsoll lacks is told below.
+            "Observed" => {}
             _ if decision.reason == "Paused" => asked.push(("ScalingDisabled", message)),
             _ => {}
         }

@@ -1,16 +1,18 @@
 //! How the decisions for an observed HPA agree with those of kube-controller-manager.
 
-use super::changes::{short_name, why};
+use super::changes::{name_of, why};
 use super::words::{clock, counted, date, number, parsed, span};
-use crate::ledger::api::{ApiObserved, Decision};
+use crate::ledger::api::{ApiObserved, Decision, Metric};
 use crate::ledger::{parse_time, time};
 use crate::time::UnixMillis;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 
 /// One of two decides up to a period later, and its status is seen after that: so many evaluations in a row may differ
-/// if one of both then decides as the other did.
+/// if each of both has what the other decided, before or after that.
 const MAX_APART: u64 = 2;
+/// How long after a decision the next one may be to be seen with it, in ms.
+const GAP: i64 = 300_000;
 /// The age of a sample from which on it may be why two measure different values, in ms.
 const OLD: i64 = 30_000;
 
@@ -48,16 +50,20 @@ impl Agreement {
     /// Takes the next decision.
     pub fn push(&mut self, decision: Decision) {
         let Some(observed) = &decision.observed else { return };
-        self.first.get_or_insert(parse_time(&decision.first_time).unwrap_or_default());
+        let begin = parse_time(&decision.first_time).unwrap_or_default();
+        if self.first.is_some() && begin - self.last > GAP {
+            self.close();
+        }
+        self.first.get_or_insert(begin);
         self.last = parse_time(&decision.last_time).unwrap_or_default();
         let count = decision.count;
         match (decision.desired_replicas, observed.desired_replicas) {
             (_, None) => {
-                self.finish();
+                self.close();
                 self.undecided += count;
             }
             (None, Some(_)) => {
-                self.finish();
+                self.close();
                 self.failed += count;
                 self.decisions += count;
                 self.difference.get_or_insert((Box::new(decision), count));
@@ -73,8 +79,21 @@ impl Agreement {
         }
     }
 
-    /// There is no later decision that the last ones are to be seen with.
+    /// There are no more decisions. The last few that differ are not counted: the other may yet decide so.
     pub fn finish(&mut self) {
+        while self.window.len() > self.judged
+            && self
+                .window
+                .back()
+                .is_some_and(|last| last.differing.is_some() && last.count <= MAX_APART)
+        {
+            self.window.pop_back();
+        }
+        self.close();
+    }
+
+    /// There is no later decision that the last ones are to be seen with.
+    fn close(&mut self) {
         while self.judged < self.window.len() {
             self.judge();
         }
@@ -117,8 +136,9 @@ impl Agreement {
         let [previous, next] = [at(index.checked_sub(1)), at(index.checked_add(1))];
         let before = [previous, beyond(index.checked_sub(2), previous)];
         let after = [next, beyond(index.checked_add(2), next)];
-        before.iter().flatten().any(|seen| one.kcm == seen.ours)
-            || after.iter().flatten().any(|seen| seen.kcm == one.ours || seen.ours == one.kcm)
+        let near = || before.iter().chain(&after).flatten();
+        // A spike of one of both that the other never has is a difference.
+        near().any(|seen| seen.kcm == one.ours) && near().any(|seen| seen.ours == one.kcm)
     }
 
     /// Whether nothing was compared.
@@ -230,22 +250,19 @@ fn cause(decision: &Decision) -> String {
     let old = oldest.filter(|age| *age >= OLD);
     let old = old.map(|age| format!("; the newest sample of Plimsoll's was {} old", span(age)));
     let values = values.unwrap_or_default();
-    let theirs = values.split(", ");
-    for (metric, theirs) in decision.metrics.iter().zip(theirs) {
-        let ours = metric.value.as_deref().unwrap_or("unknown");
-        let differs = match (parsed(ours), parsed(theirs)) {
-            (Some(a), Some(b)) => (a - b).abs() > 0.01 * a.abs().max(b.abs()),
-            (a, b) => a.is_some() != b.is_some(),
-        };
-        if differs {
-            return format!(
-                "different values of {}: kube-controller-manager {}, Plimsoll {}{}",
-                short_name(metric, decision),
-                number(theirs),
-                number(ours),
-                old.unwrap_or_default()
-            );
-        }
+    let measured: Vec<(&Metric, &str)> = decision.metrics.iter().zip(values.split(", ")).collect();
+    let differing = |is: fn(&Decision, &Metric, &str) -> bool| {
+        let (metric, theirs) =
+            measured.iter().find(|(metric, theirs)| is(decision, metric, theirs))?;
+        Some(format!(
+            "different values of {}: kube-controller-manager {}, Plimsoll {}",
+            name_of(metric, decision),
+            number(theirs),
+            number(metric.value.as_deref().unwrap_or("unknown")),
+        ))
+    };
+    if let Some(values) = differing(asks_otherwise) {
+        return format!("{values}{}", old.unwrap_or_default());
     }
     let limits = ["ScaleUpLimit", "ScaleDownLimit", "ScaleUpStabilized", "ScaleDownStabilized"];
     let conditions = conditions.unwrap_or_default();
@@ -264,10 +281,30 @@ fn cause(decision: &Decision) -> String {
         return old.trim_start_matches("; ").to_owned();
     }
     let uncertain = decision.metrics.iter().any(|one| one.pods.unready + one.pods.missing > 0);
-    match uncertain {
-        true => "pods were not ready or had no sample, and each may have seen others so".to_owned(),
-        false => "not known: both measured the same, within the same limits".to_owned(),
+    if uncertain {
+        return "pods were not ready or had no sample, and each may have seen others so".to_owned();
     }
+    match differing(|_, ours, theirs| parsed(theirs) != ours.value.as_deref().and_then(parsed)) {
+        Some(values) => format!("not known, within the same limits; {values}"),
+        None => "not known: both measured the same, within the same limits".to_owned(),
+    }
+}
+
+/// Whether two values ask for other replicas: they are on other sides of the tolerance, or of a whole number of pods.
+fn asks_otherwise(decision: &Decision, metric: &Metric, theirs: &str) -> bool {
+    let ours = metric.value.as_deref().and_then(parsed);
+    let target = metric.target.as_deref().and_then(parsed).filter(|target| *target > 0.0);
+    let (Some(ours), Some(theirs), Some(target)) = (ours, parsed(theirs), target) else {
+        return ours.is_some() != parsed(theirs).is_some();
+    };
+    let basis = &decision.basis;
+    let within = 1.0 - basis.scale_down_tolerance..=1.0 + basis.scale_up_tolerance;
+    let pods = decision.current_replicas.map_or(1.0, f64::from);
+    let asked = |value: f64| {
+        let ratio = value / target;
+        if within.contains(&ratio) { pods } else { (ratio * pods).ceil() }
+    };
+    asked(ours) != asked(theirs)
 }
 
 /// What all comparisons come to.

@@ -1,9 +1,10 @@
 //! The changes of replicas that decisions tell of.
 
-use super::words::number;
+use super::words::like;
 use crate::ledger::api::{ApiConstraint, Decision, Metric};
 use crate::ledger::parse_time;
 use crate::time::UnixMillis;
+use std::borrow::Cow;
 
 /// Who changed the replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +39,8 @@ pub struct Change {
     pub to: i32,
     /// Who changed them.
     pub by: By,
+    /// How often they were: more than once if another client set them back each time.
+    pub times: u64,
     /// The decision to change them, or the first that was made on them.
     pub decision: Decision,
 }
@@ -58,6 +61,7 @@ impl Changes {
                 from,
                 to,
                 by,
+                times: if by == By::Plimsoll { decision.count } else { 1 },
                 decision: decision.clone(),
             };
             if let Some(known) = self.replicas.filter(|known| *known != current) {
@@ -83,13 +87,22 @@ impl Change {
     pub fn why(&self) -> String {
         let Self { decision, .. } = self;
         match self.by {
-            By::Plimsoll => why(decision),
+            By::Plimsoll => why(decision) + &set_back(self.times),
             By::Others => "the decisions do not say why".to_owned(),
             By::KubeControllerManager => match &*decision.reason {
+                _ if decision.desired_replicas.is_none() => "Plimsoll can't decide".to_owned(),
                 "Observed" => format!("Plimsoll would have {}", desired(decision)),
                 _ => format!("Plimsoll agrees, {}", why(decision)),
             },
         }
+    }
+}
+
+/// That a run has written the same scale so many times: another client sets it back. Empty for one time.
+pub fn set_back(times: u64) -> String {
+    match times {
+        0 | 1 => String::new(),
+        _ => format!("; {times} times, as another client set it back each time"),
     }
 }
 
@@ -99,10 +112,14 @@ fn desired(decision: &Decision) -> String {
 
 /// Why a decision is as it is, in a few words.
 pub fn why(decision: &Decision) -> String {
-    let metric = used(decision).map(|metric| {
-        let value = metric.value.as_deref().map_or_else(|| "unknown".to_owned(), number);
-        let target = metric.target.as_deref().map_or_else(|| "invalid".to_owned(), number);
-        format!("{} was {value}, target {target}", short_name(metric, decision))
+    let metric = deciding(decision).map(|metric| {
+        let name = name_of(metric, decision);
+        let target = metric.target.as_deref();
+        let Some(value) = metric.value.as_deref() else {
+            return without_value(&name, metric, decision);
+        };
+        let shown = target.map_or_else(|| "invalid".to_owned(), |text| like(text, target));
+        format!("{name} was {}, target {shown}", like(value, target))
     });
     let limit = decision.constraints.last().map(|last| constraint(last, decision));
     match (metric, limit) {
@@ -117,14 +134,49 @@ pub fn why(decision: &Decision) -> String {
     }
 }
 
+/// Why a metric without a value asks for what it asks for.
+fn without_value(name: &str, metric: &Metric, decision: &Decision) -> String {
+    let asked = metric.proposed_replicas.unwrap_or_default();
+    let option = match (&*metric.status, metric.on_error.as_deref()) {
+        ("Invalid", Some("Hold")) if decision.current_replicas == Some(asked) => {
+            return format!("{name} fails, and onError: Hold asks for {asked}");
+        }
+        ("Invalid", _) => return format!("{name} fails, and its fallback asks for {asked}"),
+        _ => "onEmpty: Hold",
+    };
+    format!("{name} has no value, and {option} asks for {asked}")
+}
+
+/// The metric whose proposal was taken: one that was measured, or one that failed and asks for replicas all the same.
+pub fn deciding(decision: &Decision) -> Option<&Metric> {
+    let taken = |metric: &&Metric| {
+        let proposed = metric.proposed_replicas;
+        metric.status == "Invalid"
+            && proposed.is_some()
+            && proposed == decision.recommended_replicas
+    };
+    used(decision).or_else(|| decision.metrics.iter().find(taken))
+}
+
 /// The metric that decided.
 pub fn used(decision: &Decision) -> Option<&Metric> {
     decision.metrics.iter().find(|metric| metric.status == "Used")
 }
 
+/// The name of a metric as its owner wrote it, with what tells it from another of that name.
+pub fn name_of<'a>(metric: &'a Metric, decision: &Decision) -> Cow<'a, str> {
+    let name = short_name(metric, decision);
+    let same = |other: &&Metric| short_name(other, decision) == name;
+    let is_ambiguous = decision.metrics.iter().filter(same).count() > 1;
+    match metric.scope.as_deref().filter(|_| is_ambiguous) {
+        Some(scope) => format!("{name} of {scope}").into(),
+        None => name.into(),
+    }
+}
+
 /// The name of a metric as its owner wrote it: generated names end with a hash of the labels, the namespace and the
 /// autoscaler.
-pub fn short_name<'a>(metric: &'a Metric, decision: &Decision) -> &'a str {
+fn short_name<'a>(metric: &'a Metric, decision: &Decision) -> &'a str {
     let name = metric.name.as_str();
     let autoscaler = decision.metadata.name.rsplitn(3, '.').nth(2).unwrap_or_default();
     let rest = name
@@ -156,6 +208,12 @@ pub fn constraint(constraint: &ApiConstraint, decision: &Decision) -> String {
             "the highest recommendation of the last {} counts",
             window(basis.scale_down_stabilization_seconds)
         ),
+        "ScaleUpLimit" if basis.scale_up_disabled => {
+            "selectPolicy of scaleUp is Disabled".to_owned()
+        }
+        "ScaleDownLimit" if basis.scale_down_disabled => {
+            "selectPolicy of scaleDown is Disabled".to_owned()
+        }
         "ScaleUpLimit" => {
             format!("the policies of scaleUp allow {replicas_after} for now")
         }

@@ -1,9 +1,9 @@
 //! The changes of an autoscaler's replicas as a list with a chart.
 
-use super::changes::{Change, Changes, short_name, used};
+use super::account::{Subject, replicas};
+use super::changes::{Change, Changes, deciding, name_of};
 use super::chart::{Point, Screen, chart, paint};
-use super::tell::Subject;
-use super::words::{clock, counted, date, number, parsed, span};
+use super::words::{clock, counted, date, like, parsed, span};
 use crate::commands::table::{Align, table};
 use crate::ledger::api::{Decision, Metric};
 use crate::ledger::parse_time;
@@ -18,11 +18,31 @@ pub struct Listing {
     /// The changes that are not kept any more.
     earlier: usize,
     finder: Changes,
-    points: Vec<Point>,
+    points: Vec<Seen>,
     /// How many decisions there were, and by which metric each was made.
     decisions: u64,
     by: BTreeMap<usize, u64>,
     last: Option<Box<Decision>>,
+}
+
+/// A run of decisions, as far as the chart shows it.
+#[derive(Debug)]
+struct Seen {
+    first: UnixMillis,
+    last: UnixMillis,
+    replicas: Option<i32>,
+    /// The value and target of each metric.
+    metrics: Box<[(Option<f64>, Option<f64>)]>,
+}
+
+impl Seen {
+    /// The same with a metric.
+    fn point(&self, index: Option<usize>) -> Point {
+        let Self { first, last, replicas, .. } = *self;
+        let (value, target) =
+            index.and_then(|index| self.metrics.get(index).copied()).unwrap_or_default();
+        Point { first, last, value, target, replicas }
+    }
 }
 
 /// The most changes that are kept, the newest ones, and those that are shown.
@@ -47,23 +67,19 @@ impl Listing {
             self.earlier += 1;
         }
         self.decisions += decision.count;
-        let deciding = used(decision).or_else(|| decision.metrics.first());
-        if let Some(metric) = deciding {
+        if let Some(metric) = deciding(decision).or_else(|| decision.metrics.first()) {
             *self.by.entry(metric.metric_index).or_default() += decision.count;
         }
+        let number = |text: Option<&str>| text.and_then(parsed);
         let value = |metric: &Metric| {
             let text = metric.max_value.as_deref().or(metric.value.as_deref());
-            text.and_then(parsed)
+            (number(text), number(metric.target.as_deref()))
         };
-        let written = decision.desired_replicas.filter(|_| decision.carried_out.written);
-        self.points.push(Point {
-            first,
-            last,
-            value: deciding.and_then(value),
-            target: deciding.and_then(|metric| metric.target.as_deref()).and_then(parsed),
-            replicas: written.or(decision.current_replicas),
-        });
-        self.last = Some(Box::new(decision.clone()));
+        let metrics = decision.metrics.iter().map(value).collect();
+        self.points.push(Seen { first, last, replicas: replicas(decision), metrics });
+        if !decision.metrics.is_empty() || self.last.is_none() {
+            self.last = Some(Box::new(decision.clone()));
+        }
     }
 
     /// Whether there is no decision.
@@ -85,15 +101,22 @@ impl Listing {
         let head =
             format!("{kind} {namespace}/{name}{target}: {changes} in the {of} until {until}");
         let mut text = paint(&head, "1", screen.color) + "\n";
-        let load = self.load().unwrap_or_default();
-        text += &chart(&self.points, (from, to), &load, screen);
+        let index = self.by.iter().max_by_key(|(_, count)| **count).map(|(index, _)| *index);
+        let load = self.load(index).unwrap_or_default();
+        let points: Vec<Point> = self.points.iter().map(|seen| seen.point(index)).collect();
+        text += &chart(&points, (from, to), &load, screen);
         if self.changes.is_empty() {
-            let replicas = self.points.iter().rev().find_map(|point| point.replicas);
+            let replicas = self.points.iter().rev().find_map(|seen| seen.replicas);
             let replicas = replicas.map_or_else(|| "?".to_owned(), |count| count.to_string());
             let decisions = counted(i64::try_from(self.decisions).unwrap_or(i64::MAX), "decision");
             return text + &format!("no change: {replicas} in all of {decisions}\n");
         }
-        let hidden = self.earlier + self.changes.len().saturating_sub(MAX_SHOWN);
+        if self.earlier > 0 {
+            let earlier = self.earlier;
+            text +=
+                &format!("{earlier} earlier ones are not kept: a shorter --since has the others\n");
+        }
+        let hidden = self.changes.len().saturating_sub(MAX_SHOWN);
         if hidden > 0 {
             text += &format!("and {hidden} earlier ones: -o json has them\n");
         }
@@ -101,16 +124,16 @@ impl Listing {
     }
 
     /// What the chart shows: the metric that decided most often.
-    fn load(&self) -> Option<String> {
+    fn load(&self, index: Option<usize>) -> Option<String> {
         let last = self.last.as_ref()?;
-        let (index, _) = self.by.iter().max_by_key(|(_, count)| **count)?;
-        let metric = last.metrics.iter().find(|metric| metric.metric_index == *index)?;
-        let target = metric.target.as_deref().map_or_else(|| "?".to_owned(), number);
+        let metric = last.metrics.iter().find(|metric| Some(metric.metric_index) == index)?;
+        let target = metric.target.as_deref();
+        let target = target.map_or_else(|| "?".to_owned(), |text| like(text, target));
         let others = match self.by.len() {
             0 | 1 => "",
-            _ => ", or what else decided",
+            _ => ", which decided most often",
         };
-        Some(format!("{} (target {target}){others}", short_name(metric, last)))
+        Some(format!("{} (target {target}){others}", name_of(metric, last)))
     }
 
     fn rows(&self, to: UnixMillis) -> String {
@@ -135,6 +158,7 @@ impl Listing {
                 "from": change.from,
                 "to": change.to,
                 "by": change.by.as_str(),
+                "times": change.times,
                 "reason": change.decision.reason,
                 "why": change.why(),
                 "decision": change.decision.metadata.name,
@@ -147,6 +171,7 @@ impl Listing {
             "from": crate::ledger::time(from),
             "to": crate::ledger::time(to),
             "decisions": self.decisions,
+            "earlierChanges": self.earlier,
             "changes": self.changes.iter().map(change).collect::<Vec<_>>(),
         })
     }

@@ -1,10 +1,11 @@
 //! An autoscaler as its status has it, where there is no decision to tell of.
 
+use super::account::Subject;
 use super::advice::advice;
-use super::tell::Subject;
 use super::words::{date, span};
 use crate::time::UnixMillis;
 use std::fmt::Write;
+use std::time::Duration;
 
 /// A condition.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -36,10 +37,10 @@ pub struct Status {
     pub conditions: Vec<Standing>,
 }
 
-/// That no decision is known at a time, with the first that is, and since when there are any.
+/// That no decision is known at a time and for so long before it, with the first that is, and since when there are any.
 pub fn no_decision(
     subject: &Subject,
-    at: UnixMillis,
+    (at, before): (UnixMillis, Duration),
     first: Option<UnixMillis>,
     began: Option<UnixMillis>,
 ) -> String {
@@ -54,7 +55,9 @@ pub fn no_decision(
             );
         }
         Some(first) => {
-            let _ = writeln!(text, "Known     since {}, but none in the 24h before", date(first));
+            let before = span(i64::try_from(before.as_millis()).unwrap_or(i64::MAX));
+            let _ =
+                writeln!(text, "Known     since {}, but none in the {before} before", date(first));
         }
         None => {
             text +=

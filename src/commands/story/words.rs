@@ -59,6 +59,18 @@ pub fn number(text: &str) -> String {
     }
 }
 
+/// A value in the unit that a target is most likely written in: `140.8Mi` beside 128Mi, which the API shows as 134217728.
+pub fn like(value: &str, target: Option<&str>) -> String {
+    const MI: f64 = 1_048_576.0;
+    let of = |text: &str| parsed(text).filter(|_| !text.ends_with('%'));
+    match (of(value), target.and_then(of)) {
+        (Some(value), Some(target)) if target >= MI && target % MI == 0.0 => {
+            format!("{}Mi", decimal(value / MI))
+        }
+        _ => number(value),
+    }
+}
+
 /// The number of a value of the API.
 pub fn parsed(text: &str) -> Option<f64> {
     match text.strip_suffix('%') {
@@ -142,6 +154,11 @@ mod tests {
         ] {
             assert_eq!(number(text), expected);
         }
+        assert_eq!(like("147639500800m", Some("134217728")), "140.8Mi");
+        assert_eq!(
+            (like("134217728", Some("10")), like("72%", Some("60%"))),
+            ("134217728".to_owned(), "72%".to_owned())
+        );
         let spans = [(0, "0s"), (40, "40ms"), (1_250, "1s"), (90_000, "90s"), (420_000, "7m")];
         for (ms, expected) in spans {
             assert_eq!(span(ms), expected);

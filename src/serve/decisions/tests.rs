@@ -35,6 +35,7 @@ fn record(ledger: &Ledger, namespace: &str, name: &str, n: i64) {
         bounds_until: None,
         windows: [0, 300_000],
         tolerance: [0.1, 0.1],
+        disabled: [false; 2],
         metrics: [metric].into(),
     };
     let mut entry = Entry::at(START + n * 1000, Arc::new(basis));

@@ -54,13 +54,26 @@ fn decisions_are_equal_that_are_a_period_apart() {
         // It decides otherwise for longer, or something that Plimsoll never wanted.
         (vec![some(100, 4, 4), some(3, 6, 4), some(100, 6, 6)], 200, 0, 203),
         (vec![some(100, 4, 4), some(1, 5, 9), some(100, 4, 4)], 200, 0, 201),
-        (vec![some(100, 4, 4), some(1, 9, 4)], 101, 1, 101),
+        // A spike of one of both alone, up or down.
+        (vec![some(100, 4, 4), some(1, 9, 4), some(100, 4, 4)], 200, 0, 201),
+        (vec![some(100, 4, 4), some(1, 1, 4), some(100, 4, 4)], 200, 0, 201),
+        (vec![some(100, 4, 4), some(1, 4, 9), some(100, 4, 4)], 200, 0, 201),
+        // It is not known yet whether the other follows.
+        (vec![some(100, 4, 4), some(1, 9, 4)], 100, 0, 100),
     ] {
         let agreement = agree(&runs);
         let found = (agreement.equal, agreement.apart, agreement.decisions);
         assert_eq!(found, (equal, apart, all), "{runs:?}");
         assert_eq!(agreement.difference.is_some(), equal != all, "{runs:?}");
     }
+    // What is hours apart is not seen together.
+    let (mut apart, mut start) = (Agreement::default(), 0);
+    for (count, ours, kcm) in [(100, 4, 4), (1, 6, 4), (100, 6, 6)] {
+        apart.push(read(beside(start, count, Some(ours), Some(kcm))));
+        start += count + 240;
+    }
+    apart.finish();
+    assert_eq!((apart.equal, apart.decisions), (200, 201));
     let undecided = agree(&[some(10, 4, 4), (5, Some(4), None), (2, None, Some(4)), some(3, 4, 4)]);
     assert_eq!((undecided.undecided, undecided.failed, undecided.decisions), (5, 2, 15));
     assert_eq!(undecided.percent(), 86.6);
@@ -80,6 +93,13 @@ fn hpas_are_compared() {
     decision.observed.as_mut().unwrap().values = Some("12".to_owned());
     decision.metrics[0].newest_sample_age = Some("42.000s".to_owned());
     text += &differing.text("shop/other-values", &[]);
+    // At the edge of the tolerance: 10.99 is within it.
+    let (decision, _) = differing.difference.as_mut().unwrap();
+    decision.observed.as_mut().unwrap().values = Some("10990m".to_owned());
+    decision.metrics[0].value = Some("11050m".to_owned());
+    text += &differing.text("shop/at-the-edge", &[]);
+    let (decision, _) = differing.difference.as_mut().unwrap();
+    decision.metrics[0].value = Some("9800m".to_owned());
     let (decision, _) = differing.difference.as_mut().unwrap();
     let observed = decision.observed.as_mut().unwrap();
     observed.values = Some("9800m".to_owned());

@@ -2,6 +2,8 @@
 //! them anew.
 
 mod compared;
+mod decided;
+mod workload;
 
 use super::chart::{Point, Screen, chart};
 use super::words::clean;
@@ -73,21 +75,6 @@ fn decision(fields: Value) -> Value {
     decision
 }
 
-/// The scale-up from 4 to 6, some time ago.
-fn scaled_up(ago: i64) -> Value {
-    let at = time(NOW - ago);
-    decision(json!({
-        "metadata": {"name": "web.autoscaler.42"},
-        "time": at, "firstTime": at, "lastTime": at, "count": 1, "recommendedReplicas": 6,
-        "desiredReplicas": 6, "reason": "MetricRecommendation",
-        "metrics": [metric(json!({"value": "14", "minValue": "14", "maxValue": "14", "ratio": 1.4,
-            "proposedReplicas": 6}))],
-        "wouldChange": {"metricIndex": 0,
-            "more": {"replicas": 7, "value": "11001m", "earliest": at},
-            "fewer": {"replicas": 5, "value": "8333m", "earliest": time(NOW - ago + 300 * SECOND)}},
-        "carriedOut": {"written": true, "reason": "Written"}}))
-}
-
 fn subject() -> Subject {
     Subject {
         kind: "Autoscaler".to_owned(),
@@ -135,19 +122,9 @@ fn failing(reason: &str, message: &str) -> Value {
 }
 
 #[test]
-fn what_scales() {
-    golden("scaled-up", &tell(subject(), &[scaled_up(2 * SECOND)], NOW));
-    let down =
-        decision(json!({"count": 1, "firstTime": time(NOW - 2 * SECOND), "currentReplicas": 6,
-        "recommendedReplicas": 2, "desiredReplicas": 4, "reason": "PolicyLimited",
-        "constraints": [constraint("ScaleDownLimit", 2, 4, Some(NOW + 58 * SECOND))],
-        "until": [{"window": "ScaleDownLimit", "time": time(NOW + 58 * SECOND)}],
-        "metrics": [metric(json!({"value": "2900m", "ratio": 0.29, "proposedReplicas": 2,
-            "pods": {"ready": 5, "unready": 1}}))],
-        "carriedOut": {"written": true, "reason": "Written"}}));
-    golden("limited-by-policy", &tell(subject(), &[scaled_up(HOUR), down], NOW));
+fn what_a_schedule_scales() {
     let schedule = constraint("ScheduleMinReplicas", 4, 5, None);
-    let schedule = decision(
+    let mut schedule = decision(
         json!({"count": 1, "firstTime": time(NOW - 2 * SECOND), "desiredReplicas": 5,
         "reason": "Schedule", "constraints": [schedule], "carriedOut": {"written": true, "reason": "Written"},
         "until": [{"window": "Schedule", "time": time(NOW + 8 * HOUR)}],
@@ -155,109 +132,8 @@ fn what_scales() {
         "wouldChange": {"more": {"replicas": 6}, "fewer":
             {"replicas": null, "value": null, "earliest": null, "preventedBy": "minReplicas"}}}),
     );
-    let mut schedule = schedule;
     schedule["constraints"][0]["schedule"] = "office-hours".into();
     golden("schedule", &tell(subject(), &[schedule], NOW));
-    let zero = decision(
-        json!({"count": 1, "firstTime": time(NOW - 2 * SECOND), "currentReplicas": 1,
-        "recommendedReplicas": 0, "desiredReplicas": 0, "reason": "MetricRecommendation", "wouldChange": null,
-        "basis": {"minReplicas": 0}, "carriedOut": {"written": true, "reason": "Written"},
-        "metrics": [metric(json!({"name": "queue_length", "value": "0", "ratio": 0.0, "proposedReplicas": 0,
-            "pods": {"ready": 0}, "query": "sum(queue_length{namespace=\"shop\"})"}))]}),
-    );
-    golden("to-zero", &tell(subject(), std::slice::from_ref(&zero), NOW));
-    let mut asleep = zero.clone();
-    merge(
-        &mut asleep,
-        &json!({"metadata": {"name": "web.autoscaler.44"}, "count": 900,
-        "currentReplicas": 0, "reason": "WithinTolerance",
-        "carriedOut": {"written": false, "reason": "Unchanged"}}),
-    );
-    golden("at-zero", &tell(subject(), &[zero.clone(), asleep.clone()], NOW));
-    let mut woken = asleep;
-    merge(
-        &mut woken,
-        &json!({"metadata": {"name": "web.autoscaler.45"}, "count": 1, "currentReplicas": 0,
-        "recommendedReplicas": 3, "desiredReplicas": 3, "reason": "MetricRecommendation",
-        "carriedOut": {"written": true, "reason": "Written"}}),
-    );
-    merge(&mut woken["metrics"][0], &json!({"value": "28", "ratio": 2.8, "proposedReplicas": 3}));
-    golden("woken", &tell(subject(), &[zero, woken], NOW));
-}
-
-#[test]
-fn what_holds() {
-    let tolerance = decision(json!({}));
-    golden("within-tolerance", &tell(subject(), &[tolerance], NOW));
-    // Rounded up: 3.2 pods are 4.
-    let whole = decision(json!({
-        "metrics": [metric(json!({"value": "8", "minValue": "8", "maxValue": "8", "ratio": 0.8}))]}));
-    golden("rounded-up", &tell(subject(), &[whole], NOW));
-    let until = NOW + 90 * SECOND;
-    let stabilized = decision(
-        json!({"currentReplicas": 6, "recommendedReplicas": 5, "desiredReplicas": 6,
-        "reason": "Stabilized", "constraints": [constraint("ScaleDownStabilized", 5, 6, Some(until))],
-        "until": [{"window": "ScaleDownStabilized", "time": time(until)}],
-        "metrics": [metric(json!({"value": "7", "minValue": "6900m", "maxValue": "7400m", "ratio": 0.7,
-            "pods": {"ready": 6}, "proposedReplicas": 5}))],
-        "wouldChange": {"more": {"replicas": 7}, "fewer":
-            {"replicas": 5, "value": "8333m", "earliest": time(until)}}}),
-    );
-    golden("stabilized", &tell(subject(), &[scaled_up(8 * MINUTE), stabilized], NOW));
-    let most = decision(
-        json!({"currentReplicas": 8, "recommendedReplicas": 11, "desiredReplicas": 8,
-        "reason": "ReplicaLimit", "constraints": [constraint("TooManyReplicas", 11, 8, None)],
-        "metrics": [metric(json!({"value": "13500m", "ratio": 1.35, "pods": {"ready": 8}, "proposedReplicas": 11}))],
-        "wouldChange": {"more": {"replicas": null, "value": null, "earliest": null, "preventedBy": "maxReplicas"},
-            "fewer": {"replicas": 7, "value": "8750m"}}}),
-    );
-    golden("at-max", &tell(subject(), &[most], NOW));
-    let least = decision(
-        json!({"currentReplicas": 2, "recommendedReplicas": 1, "desiredReplicas": 2,
-        "reason": "ReplicaLimit", "constraints": [constraint("TooFewReplicas", 1, 2, None)],
-        "metrics": [metric(json!({"value": "200m", "ratio": 0.02, "pods": {"ready": 2}, "proposedReplicas": 1}))],
-        "wouldChange": {"more": {"replicas": 3}, "fewer":
-            {"replicas": null, "value": null, "earliest": null, "preventedBy": "minReplicas"}}}),
-    );
-    golden("at-min", &tell(subject(), &[least], NOW));
-    let rollout = decision(json!({"recommendedReplicas": 6, "reason": "PolicyLimited",
-        "constraints": [constraint("RollingOut", 6, 4, None)],
-        "metrics": [metric(json!({"value": "14", "ratio": 1.4, "proposedReplicas": 6}))]}));
-    golden("rolling-out", &tell(subject(), &[rollout], NOW));
-    let other = decision(json!({"currentReplicas": 3, "desiredReplicas": 3}));
-    golden(
-        "scaled-by-others",
-        &tell(subject(), &[decision(json!({"lastTime": time(NOW - HOUR)})), other], NOW),
-    );
-}
-
-#[test]
-fn several_metrics() {
-    let name = |index: usize, name: &str, proposed: i32, status: &str| {
-        metric(
-            json!({"metricIndex": index, "name": name, "proposedReplicas": proposed, "status": status}),
-        )
-    };
-    let cpu = metric(
-        json!({"metricIndex": 1, "name": "cpu", "value": "45%", "target": "60%", "minValue": "45%",
-        "maxValue": "45%", "targetType": "Utilization", "ratio": 0.75, "proposedReplicas": 3,
-        "status": "Valid", "query": null}),
-    );
-    let mut failed =
-        failing("FailedGetExternalMetric", "no metrics returned from external metrics API");
-    merge(&mut failed, &json!({"metricIndex": 2, "name": "queue_length", "pods": {"missing": 0}}));
-    let three = decision(json!({"metrics": [metric(json!({})), cpu, failed]}));
-    golden("three-metrics", &tell(subject(), &[three], NOW));
-    let five = ["a", "b", "c", "d"].iter().enumerate();
-    let mut five: Vec<Value> = five.map(|(n, of)| name(n, of, 2, "Valid")).collect();
-    five.push(name(4, "http_requests_total", 4, "Used"));
-    let until = NOW + 90 * SECOND;
-    let five = decision(
-        json!({"metrics": five, "reason": "ReplicaLimit", "wouldChange": {"metricIndex": 4},
-        "constraints": [constraint("ScaleUpStabilized", 9, 8, Some(until)), constraint("ScaleUpLimit", 8, 7, Some(until)),
-            constraint("TooManyReplicas", 7, 4, None)]}),
-    );
-    golden("five-metrics", &tell(subject(), &[five], NOW));
 }
 
 #[test]
@@ -268,10 +144,6 @@ fn what_can_not_be_explained() {
             "wouldChange": null, "metrics": [metric], "carriedOut": {"reason": "NoDecision"}}),
         )
     };
-    let why =
-        "unable to get metric http_requests_total: no metrics returned from custom metrics API";
-    let missing = none("InvalidMetrics", why, failing("FailedGetPodsMetric", why));
-    golden("no-metric", &tell(subject(), &[missing], NOW));
     let why = "unable to calculate ready pods: no pods returned by selector while calculating replica count";
     let nobody = none("InvalidMetrics", why, failing("FailedGetPodsMetric", why));
     golden("selector-of-nobody", &tell(subject(), &[nobody], NOW));
@@ -283,65 +155,28 @@ fn what_can_not_be_explained() {
     let faults =
         vec![("FailedGetScale".to_owned(), "deployments.apps \"web\" not found".to_owned())];
     golden("no-scale", &tell(Subject { faults, ..subject() }, &[gone], NOW));
-    let fallback = decision(
-        json!({"recommendedReplicas": null, "desiredReplicas": 6, "reason": "Fallback",
-        "constraints": [constraint("Fallback", 4, 6, None)], "wouldChange": null, "count": 1,
-        "firstTime": time(NOW - 2 * SECOND), "carriedOut": {"written": true, "reason": "Written"},
-        "metrics": [failing("FailedGetPodsMetric", "Prometheus http://prometheus:9090: connection refused")]}),
-    );
-    golden("fallback", &tell(subject(), &[fallback], NOW));
     let paused = decision(
         json!({"recommendedReplicas": null, "reason": "Paused", "wouldChange": null, "metrics": [],
         "message": "spec.mode is Paused, by \"ann\", reason \"INC-7\", until 2026-11-24T04:00:00Z",
         "carriedOut": {"reason": "Paused"}}),
     );
-    golden("paused", &tell(subject(), &[paused], NOW));
+    golden("paused", &tell(subject(), std::slice::from_ref(&paused), NOW));
+    let mut unknown = paused;
+    merge(&mut unknown, &json!({"currentReplicas": null, "desiredReplicas": null}));
+    golden("paused-unknown", &tell(subject(), &[unknown], NOW));
     let own = decision(
         json!({"currentReplicas": 0, "recommendedReplicas": null, "desiredReplicas": 0, "reason": "Paused",
         "wouldChange": null, "metrics": []}),
     );
     golden("zero-by-its-owner", &tell(subject(), &[own], NOW));
-    let wants = json!({"recommendedReplicas": 6, "desiredReplicas": 6,
-        "metrics": [metric(json!({"value": "14", "ratio": 1.4, "proposedReplicas": 6}))]});
-    let wanting = |fields: Value| {
-        let mut decision = decision(wants.clone());
-        merge(&mut decision, &fields);
-        decision
-    };
-    let frozen = wanting(json!({"reason": "Frozen", "carriedOut": {"reason": "Frozen"}}));
-    let notes = vec!["Frozen (FrozenByAdministrator): incident 42 (by \"ann\", since 02:50): 6 replicas are desired".to_owned()];
-    golden("frozen", &tell(Subject { notes, ..subject() }, &[frozen], NOW));
-    let preview = wanting(json!({"reason": "Observed", "carriedOut": {"reason": "Preview"}}));
-    golden("preview", &tell(subject(), &[preview], NOW));
-    let failed =
-        wanting(json!({"reason": "MetricRecommendation", "carriedOut": {"reason": "WriteFailed"},
-        "message": "failed to rescale: exceeded quota"}));
-    golden("write-failed", &tell(subject(), &[failed], NOW));
-    let hpa = Subject { kind: "HorizontalPodAutoscaler".to_owned(), ..subject() };
-    let by = json!({"written": false, "by": "kube-controller-manager", "reason": "Observed"});
-    let observed = wanting(json!({"reason": "Observed", "carriedOut": by,
-        "metadata": {"name": "web.horizontalpodautoscaler.43"}}));
-    let before = wanting(
-        json!({"currentReplicas": 3, "desiredReplicas": 3, "reason": "WithinTolerance",
-        "metadata": {"name": "web.horizontalpodautoscaler.42"}, "carriedOut": by, "lastTime": time(NOW - HOUR)}),
-    );
-    golden("observed", &tell(hpa, &[before, observed], NOW));
 }
 
 #[test]
-fn the_past() {
-    let then = NOW - 2 * HOUR;
-    let mut past = decision(
-        json!({"currentReplicas": 6, "desiredReplicas": 6, "recommendedReplicas": 6, "count": 1920, "firstTime": time(NOW - 9 * HOUR), "lastTime": time(NOW - HOUR)}),
-    );
-    past["wouldChange"]["fewer"]["earliest"] = time(NOW - HOUR + 5 * MINUTE).into();
-    golden("then", &tell(subject(), &[scaled_up(10 * HOUR), past], then));
-    golden("not-then", &no_decision(&subject(), then, Some(NOW - HOUR), Some(NOW - HOUR)));
-    golden("never", &no_decision(&subject(), NOW, None, None));
-    let mut stale =
-        decision(json!({"firstTime": time(NOW - 2 * HOUR), "lastTime": time(NOW - HOUR)}));
-    stale["wouldChange"] = Value::Null;
-    golden("stale", &tell(subject(), &[stale], NOW));
+fn where_there_is_no_decision() {
+    let (then, day) = (NOW - 2 * HOUR, std::time::Duration::from_secs(86_400));
+    let known = Some(NOW - HOUR);
+    golden("not-then", &no_decision(&subject(), (then, day), known, known));
+    golden("never", &no_decision(&subject(), (NOW, day), None, None));
 }
 
 #[test]
@@ -403,7 +238,8 @@ fn day() -> Vec<Value> {
         let reason = if desired == replicas { "WithinTolerance" } else { "MetricRecommendation" };
         let carried = if desired == replicas { "Unchanged" } else { "Written" };
         all.push(decision(json!({
-            "metadata": {"name": format!("web.autoscaler.{}", quarter + 1)}, "count": 60,
+            "metadata": {"name": format!("web.autoscaler.{}", quarter + 1)},
+            "count": if desired == replicas { 60 } else { 1 },
             "firstTime": time(first), "lastTime": time(last - SECOND), "time": time(last - SECOND),
             "currentReplicas": replicas, "recommendedReplicas": proposed, "desiredReplicas": desired, "reason": reason,
             "carriedOut": {"written": desired != replicas, "reason": carried},

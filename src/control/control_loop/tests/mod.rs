@@ -1,5 +1,6 @@
 //! Evaluations on an API server whose responses are made by a closure.
 
+mod accounts;
 mod dates;
 mod edits;
 mod evaluations;

@@ -1,0 +1,59 @@
+//! What a run knows of the load.
+
+use super::load::{Cursor, Load, Means};
+use crate::time::UnixMillis;
+
+/// What a run knows of the load, at times that increase.
+pub trait Source {
+    /// The value of each metric for all of the workload, as a decision sees it, with so many ready pods. None where it
+    /// is unknown.
+    fn measured(&mut self, now: UnixMillis, ready: usize, values: &mut Vec<Option<f64>>);
+    /// The load of each metric, by which the need for pods is counted.
+    fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>);
+    /// So many pods are ready after a decision.
+    fn decided(&mut self, _now: UnixMillis, _ready: usize) {}
+}
+
+/// The load of a file as it is scraped: the mean over a window until the last scrape.
+#[derive(Debug)]
+pub struct Scraped<'a> {
+    means: Means<'a>,
+    now: Cursor<'a>,
+    first: UnixMillis,
+    interval: i64,
+    /// The last scrape, and what it found.
+    last: Option<(UnixMillis, Option<f64>)>,
+}
+
+impl<'a> Scraped<'a> {
+    /// Over a window and at an interval in ms.
+    pub fn new(load: &'a Load, window: i64, interval: i64) -> Self {
+        let (now, first) = (load.cursor(), load.first());
+        Self { means: Means::new(load, window), now, first, interval: interval.max(1), last: None }
+    }
+
+    /// What is known at a time. Before the first scrape it is the load at the beginning.
+    fn at(&mut self, now: UnixMillis) -> Option<f64> {
+        let scrape = now - (now - self.first) % self.interval;
+        match self.last {
+            Some((last, value)) if last == scrape => value,
+            _ => {
+                let value = self.means.until(scrape);
+                self.last = Some((scrape, value));
+                value
+            }
+        }
+    }
+}
+
+impl Source for Scraped<'_> {
+    fn measured(&mut self, now: UnixMillis, _ready: usize, values: &mut Vec<Option<f64>>) {
+        values.clear();
+        values.push(self.at(now));
+    }
+
+    fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>) {
+        loads.clear();
+        loads.push(self.now.at(now));
+    }
+}
