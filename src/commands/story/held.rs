@@ -121,7 +121,8 @@ fn band(decision: &Decision, metric: &Metric) -> Option<String> {
 /// What the metric has to be for other replicas.
 pub fn turns(lines: &mut Lines, account: &Account) {
     let decision = &account.decision;
-    if account.ends_later() {
+    // What would have changed it then is not what would now.
+    if account.ends_later() || account.stale_for().is_some() {
         return;
     }
     let Some(would) = &decision.would_change else {

@@ -126,6 +126,7 @@ impl Workload {
             });
         }
         self.history = std::mem::take(&mut self.history).shifted(-times * 15_000);
+        self.status.shift_failing(-times * 15_000);
         for n in 0..times {
             if n > 0 {
                 self.now += 15_000;
@@ -173,10 +174,10 @@ impl Workload {
                 (Has::Fails(error), MetricSource::External { .. }) => Samples::Values(Err(error)),
                 (Has::Fails(error), MetricSource::Object { .. }) => Samples::Value(Err(error)),
                 (Has::Fails(error), _) => Samples::PerPod(Err(error)),
-                (Has::Nothing, MetricSource::Pods { .. }) | (Has::EachPod(_), _) => {
-                    Samples::PerPod(Ok(aligned[index].view()))
+                (Has::Total(_), _) | (Has::Nothing, MetricSource::External { .. }) => {
+                    Samples::Values(Ok(&totals[index]))
                 }
-                (Has::Total(_) | Has::Nothing, _) => Samples::Values(Ok(&totals[index])),
+                (Has::EachPod(_) | Has::Nothing, _) => Samples::PerPod(Ok(aligned[index].view())),
             })
             .collect();
         let context = Context::new(&self.spec, &self.config, self.now);

@@ -4,17 +4,24 @@ use super::*;
 use crate::ledger::{CarriedOut, Entry, Position, Reason};
 
 /// The last decision for an autoscaler.
-fn last(control: &ControlLoop, autoscaler: &AutoscalerRef) -> Option<Entry> {
+async fn last(control: &ControlLoop, autoscaler: &AutoscalerRef) -> Option<Entry> {
     let AutoscalerRef { kind, key } = autoscaler;
-    let at = |sequence| Position { key: key.clone(), kind: *kind, sequence };
-    (1..).map_while(|sequence| control.ctx.ledger.get(&at(sequence))).last()
+    let mut last = None;
+    for sequence in 1.. {
+        let at = Position { key: key.clone(), kind: *kind, sequence };
+        match control.ctx.ledger.get(&at).await {
+            Some(entry) => last = Some(entry),
+            None => break,
+        }
+    }
+    last
 }
 
 /// The status has those before the last scale-up, and none if it was paused from the beginning.
 #[tokio::test]
 async fn a_pause_shows_the_replicas_that_there_are() {
     let (control, _) = World::new(4, Some(6), |_, _| None).run();
-    control.ctx.ledger.begin_term(0);
+    control.ctx.ledger.begin_term(0, None);
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
     show_replicas(&control, 4);
     let mut state = AutoscalerState::default();
@@ -23,7 +30,7 @@ async fn a_pause_shows_the_replicas_that_there_are() {
     for replicas in [6, 10] {
         show_replicas(&control, replicas);
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
-        let entry = last(&control, &autoscaler).unwrap();
+        let entry = last(&control, &autoscaler).await.unwrap();
         assert_eq!((entry.reason, entry.carried), (Reason::Paused, CarriedOut::Paused));
         assert_eq!((entry.current, entry.desired), (Some(replicas), Some(replicas)));
     }
@@ -33,19 +40,19 @@ async fn a_pause_shows_the_replicas_that_there_are() {
     let other = put(&control, "other", paused);
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &other, &mut state).await, Held);
-    assert_eq!(last(&control, &other).unwrap().current, None);
+    assert_eq!(last(&control, &other).await.unwrap().current, None);
 }
 
 /// The mode is seen also while nothing is to be written.
 #[tokio::test]
 async fn a_preview_is_one_while_it_holds() {
     let (control, _) = World::new(4, Some(4), |_, _| None).run();
-    control.ctx.ledger.begin_term(0);
+    control.ctx.ledger.begin_term(0, None);
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9, "mode": "Preview"}));
     show_replicas(&control, 4);
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
-    let entry = last(&control, &autoscaler).unwrap();
+    let entry = last(&control, &autoscaler).await.unwrap();
     assert_eq!((entry.reason, entry.carried), (Reason::WithinTolerance, CarriedOut::Preview));
 }
 
@@ -57,7 +64,7 @@ async fn an_evaluation_beside_a_native_hpa_that_stays_leaves_an_account() {
         is_delete.then(|| fake::failure(403, "", "not now"))
     })
     .run();
-    control.ctx.ledger.begin_term(0);
+    control.ctx.ledger.begin_term(0, None);
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
     let hpa = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "native",
             "ownerReferences": [{"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
@@ -68,7 +75,7 @@ async fn an_evaluation_beside_a_native_hpa_that_stays_leaves_an_account() {
     show_replicas(&control, 3);
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
-    let entry = last(&control, &autoscaler).unwrap();
+    let entry = last(&control, &autoscaler).await.unwrap();
     assert_eq!((entry.reason, entry.carried), (Reason::RecommendationFailed, CarriedOut::Failed));
     assert!(entry.message.unwrap().contains("can't be deleted"));
 }
