@@ -12,6 +12,8 @@ use serde_json::{Value, json};
 const PATH_SEGMENT: &str = r"^([^/%.][^/%]*|\.[^/%.][^/%]*|\.\.[^/%]+)$";
 /// At most one `/`, as in `apps/v1`.
 const GROUP_VERSION: &str = r"^[^/]*(/[^/]*)?$";
+/// A quantity of more than 0: no minus, and a digit that is not 0 before the exponent or suffix.
+const POSITIVE: &str = r"^\+?([0-9]*[1-9][0-9]*(\.[0-9]*)?|[0-9]*\.[0-9]*[1-9][0-9]*)(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?[0-9]+))?$";
 const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 /// A resource of containers: a standard one, or one with a domain prefix.
 const RESOURCE: &str = r"^(cpu|memory|ephemeral-storage|hugepages-[-A-Za-z0-9_.]{0,52}[A-Za-z0-9]|[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])$";
@@ -83,23 +85,18 @@ fn scaling_rules(rules: &mut Value) {
     limit(field(rules, "selectPolicy"), words);
     let seconds = json!({"minimum": 0, "maximum": 3600});
     limit(field(rules, "stabilizationWindowSeconds"), seconds);
-    quantity(field(rules, "tolerance"), ">=", "must be greater than or equal to 0");
+    rule(
+        field(rules, "tolerance"),
+        "type(self) == int ? self >= 0 : isQuantity(self) && !quantity(self).isLessThan(quantity('0'))",
+        "must be greater than or equal to 0",
+        None,
+    );
     let policies = field(rules, "policies");
     limit(policies, json!({"minItems": 1, "maxItems": MAX_POLICIES}));
     let policy = &mut policies["items"];
     limit(field(policy, "type"), json!({"enum": ["Pods", "Percent"]}));
     limit(field(policy, "value"), json!({"minimum": 1}));
     limit(field(policy, "periodSeconds"), json!({"minimum": 1, "maximum": 1800}));
-}
-
-/// Requires a quantity to be more than 0, or at least 0.
-fn quantity(schema: &mut Value, compared: &str, message: &str) {
-    let text = match compared {
-        ">" => "quantity(self).isGreaterThan(quantity('0'))",
-        _ => "!quantity(self).isLessThan(quantity('0'))",
-    };
-    let said = format!("type(self) == int ? self {compared} 0 : isQuantity(self) && {text}");
-    rule(schema, &said, message, None);
 }
 
 fn metric(metric: &mut Value) {
@@ -151,7 +148,9 @@ fn container_resource(schema: &mut Value) {
 fn target(kind: &str, target: &mut Value) {
     limit(field(target, "type"), json!({"enum": ["Utilization", "Value", "AverageValue"]}));
     for value in ["value", "averageValue"] {
-        quantity(field(target, value), ">", "must be positive");
+        // No rule in CEL: before Kubernetes 1.34 kube-apiserver takes a quantity to be as long as a request, whatever
+        // maxLength says, so that one for each metric costs more than it lets a definition cost.
+        limit(field(target, value), json!({"minimum": 1, "pattern": POSITIVE}));
     }
     limit(field(target, "averageUtilization"), json!({"minimum": 1}));
     let (one, other, required) = match kind {
