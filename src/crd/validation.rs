@@ -13,7 +13,7 @@ const PATH_SEGMENT: &str = r"^([^/%.][^/%]*|\.[^/%.][^/%]*|\.\.[^/%]+)$";
 /// At most one `/`, as in `apps/v1`.
 const GROUP_VERSION: &str = r"^[^/]*(/[^/]*)?$";
 /// A quantity of more than 0: no minus, and a digit that is not 0 before the exponent or suffix.
-const POSITIVE: &str = r"^\+?([0-9]*[1-9][0-9]*(\.[0-9]*)?|[0-9]*\.[0-9]*[1-9][0-9]*)(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
+const POSITIVE: &str = r"^\+?([0-9]*[1-9][0-9]*(\.[0-9]*)?|[0-9]*\.[0-9]*[1-9][0-9]*)(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?[0-9]+))?$";
 const DNS_LABEL: &str = r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$";
 /// A resource of containers: a standard one, or one with a domain prefix.
 const RESOURCE: &str = r"^(cpu|memory|ephemeral-storage|hugepages-[-A-Za-z0-9_.]{0,52}[A-Za-z0-9]|[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/([A-Za-z0-9][-A-Za-z0-9_.]{0,61})?[A-Za-z0-9])$";
