@@ -1,5 +1,6 @@
 //! One replica's part in the election: acquires the Lease, renews it, and releases it.
 
+use super::backoff::LeaseBackoff;
 use super::freeze::{self, Freeze};
 use super::settings::{ElectionSettings, NAME_LABEL, REQUEST_TIMEOUT};
 use super::state::{ADDRESS, LeaderState, locked, resource_version};
@@ -73,24 +74,6 @@ const MIN_RETRY: Duration = Duration::from_millis(100);
 const FORBIDDEN_BACKOFF: [Duration; 2] = [Duration::from_millis(500), Duration::from_secs(30)];
 /// [`Candidate::prometheus_down_timeout`].
 const PROMETHEUS_DOWN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// The backoff between attempts. It doubles with each failure of its kind, until an attempt
-/// succeeds.
-#[derive(Default)]
-struct LeaseBackoff {
-    current: Option<Duration>,
-    failed: Option<Duration>,
-    forbidden: Option<Duration>,
-}
-
-impl LeaseBackoff {
-    /// Grows after a failed attempt, from `first` to at most `longest`.
-    fn grow(&mut self, forbidden: bool, [first, longest]: [Duration; 2]) {
-        let last = if forbidden { &mut self.forbidden } else { &mut self.failed };
-        *last = Some(last.map_or(first, |last| last * 2).min(longest));
-        self.current = *last;
-    }
-}
 
 impl<'a> Candidate<'a> {
     pub fn new(state: &'a LeaderState, prometheus: &'a prometheus::Client) -> Self {

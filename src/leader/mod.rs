@@ -10,6 +10,7 @@
 //!
 //! The Lease also carries the freeze ([`freeze`]), as every replica watches the Lease anyway.
 
+mod backoff;
 mod candidate;
 mod elector;
 mod fencing;
