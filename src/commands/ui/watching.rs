@@ -14,6 +14,7 @@ use tokio::time::{sleep, timeout};
 const WORKS_AFTER: Duration = Duration::from_secs(12);
 
 /// What happens to a watch.
+#[expect(clippy::large_enum_variant, reason = "almost all are events")]
 #[derive(Debug)]
 pub enum Seen {
     /// An event.
