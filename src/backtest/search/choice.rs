@@ -1,7 +1,7 @@
 //! Which of the specs that were tried is the best within the limits.
 
 use super::super::figures::Figures;
-use super::{Limits, Recommendation, Trial};
+use super::trial::{Limits, Recommendation, Trial};
 use crate::time::UnixMillis;
 
 /// A gain that is less than this share of what is short is none.

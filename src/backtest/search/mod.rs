@@ -3,121 +3,23 @@
 mod choice;
 #[cfg(test)]
 mod tests;
+mod trial;
 mod variant;
 
 use super::candidate::Candidate;
-use super::figures::Figures;
 use super::run::Options;
 use super::trace::Trace;
-use crate::time::UnixMillis;
 use choice::{Choice, Weeks};
-use serde::Serialize;
 use serde_json::Value;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use variant::Variant;
+
+pub use trial::{Keep, Limits, Recommendation, Trial};
 
 /// The part of the load that is tuned on.
 const TUNED_SHARE: f64 = 2.0 / 3.0;
 /// Where more than this share of the load can't be trusted, nothing becomes smaller by it.
 const DOUBTFUL: f64 = 0.05;
-
-/// What a spec may cost and risk.
-#[derive(Clone, Copy, Debug)]
-pub struct Limits {
-    /// The replica-hours may be those of a target with this much headroom, in percent, at most.
-    pub budget: f64,
-    /// The minutes of a week in which fewer pods are ready than the load needs, at most.
-    pub under_minutes: Option<f64>,
-    /// The least headroom of the target, in percent.
-    pub headroom: f64,
-    /// What is not changed.
-    pub keep: Keep,
-}
-
-/// What of a spec is not changed.
-#[derive(Clone, Copy, Debug, Default)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a field of the spec")]
-pub struct Keep {
-    /// `minReplicas`.
-    pub min: bool,
-    /// `maxReplicas`.
-    pub max: bool,
-    /// The rules of scale-down.
-    pub scale_down: bool,
-    /// The rules of scale-up.
-    pub scale_up: bool,
-    /// The schedules.
-    pub schedules: bool,
-}
-
-/// A spec that was tried.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Trial {
-    /// What it changes, in words.
-    pub label: String,
-    /// Its fields.
-    pub spec: Value,
-    /// How much more a pod carries than the target of the first metric, in percent.
-    pub headroom: f64,
-    /// The same before the target was rounded.
-    #[serde(skip)]
-    pub nominal: f64,
-    /// It changes nothing but targets.
-    pub is_plain: bool,
-    /// On the part that was tuned on.
-    pub tuned: Figures,
-    /// On the rest; none of one that is out of the question before.
-    pub later: Option<Figures>,
-    /// What ruled it out; none for the one that is recommended.
-    pub ruled_out: Option<String>,
-}
-
-/// The result of a search.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Recommendation {
-    /// The present spec.
-    pub present: Trial,
-    /// What is recommended in its place; none to keep it.
-    pub recommended: Option<Trial>,
-    /// Why.
-    pub reason: String,
-    /// All others that were tried.
-    pub others: Vec<Trial>,
-    /// The end of the part that was tuned on.
-    pub split: UnixMillis,
-    /// The most pods that the load needs in that part.
-    pub most_needed: i64,
-}
-
-impl Recommendation {
-    /// Recommends nothing, for a reason.
-    pub fn withhold(&mut self, reason: &str) {
-        if let Some(mut chosen) = self.recommended.take() {
-            self.reason = format!("{}: {reason}", chosen.label);
-            chosen.ruled_out = Some(reason.to_owned());
-            self.others.insert(0, chosen);
-        }
-    }
-}
-
-impl Trial {
-    /// Pods are short while the maximum is reached.
-    pub fn is_capped(&self) -> bool {
-        self.tuned.minutes_at_max > 0.0 && self.tuned.under_minutes > 0.0
-    }
-
-    /// The figures on the rest, or else on the part that was tuned on.
-    pub fn shown(&self) -> &Figures {
-        self.later.as_ref().unwrap_or(&self.tuned)
-    }
-
-    fn variant(&self) -> Variant {
-        let Self { label, spec, is_plain, nominal, .. } = self.clone();
-        Variant { label, spec, is_plain, nominal }
-    }
-}
 
 /// Looks for a spec that is better than the present one. `spec` has the fields of the candidate.
 ///
@@ -197,11 +99,11 @@ pub fn search(
         };
         let variant = |base: &Trial| match further {
             Further::Maximum if limits.keep.max || !base.is_capped() => None,
-            Further::Maximum => variant::maximum(&base.variant(), &needs),
+            Further::Maximum => variant::maximum(&Variant::of(base), &needs),
             Further::ScaleUp if limits.keep.scale_up => None,
-            Further::ScaleUp => variant::scale_up(&base.variant()),
+            Further::ScaleUp => variant::scale_up(&Variant::of(base)),
             Further::Minimum if limits.keep.min || choice.is_doubtful => None,
-            Further::Minimum => variant::minimum(&base.variant(), &needs),
+            Further::Minimum => variant::minimum(&Variant::of(base), &needs),
         };
         trials.extend(try_all(bases.iter().filter_map(variant).collect()));
     }

@@ -3,7 +3,7 @@
 use super::super::candidate::Candidate;
 use super::super::load::Load;
 use super::super::trace::Trace;
-use super::Limits;
+use super::trial::{Limits, Trial};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -40,6 +40,12 @@ pub struct Variant {
 }
 
 impl Variant {
+    /// The spec of a trial.
+    pub fn of(trial: &Trial) -> Self {
+        let Trial { label, spec, is_plain, nominal, .. } = trial.clone();
+        Self { label, spec, is_plain, nominal }
+    }
+
     fn and(&self, what: &str, change: impl FnOnce(&mut Value)) -> Self {
         let mut spec = self.spec.clone();
         change(&mut spec);
