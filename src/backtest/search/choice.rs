@@ -39,12 +39,14 @@ pub struct Weeks {
 }
 
 impl Choice {
-    /// The replica-hours that are allowed are those of a plain target within the budget. Where the present maximum
-    /// holds pods back, it is what the load needs with as much on top.
+    /// The replica-hours that are allowed are those of a plain target within the budget. Where the present maximum or
+    /// rules of scale-up may hold pods back, it is what the load needs with as much on top, if that is more.
     pub fn new(present: Trial, trials: &[Trial], limits: Limits, weeks: Weeks) -> Self {
+        let rules = present.spec.pointer("/behavior/scaleUp");
+        let is_held = present.is_capped() || rules.is_some_and(|rules| !rules.is_null());
         let budget = |of: fn(&Trial) -> &Figures| {
             let plain = trials.iter().filter(|trial| trial.nominal <= limits.budget);
-            let of_need = match present.is_capped() {
+            let of_need = match is_held {
                 true => of(&present).needed_replica_hours * (1.0 + limits.budget / 100.0),
                 false => 0.0,
             };
