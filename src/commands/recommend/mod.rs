@@ -1,34 +1,18 @@
 //! `plimsoll recommend`: better specs of autoscalers, by recorded load.
 
 mod carries;
+mod found;
 mod lint;
 mod rewritten;
 mod text;
 
 use super::backtest::{self, Member, OfWorkload, POD_START, Subject, Subjects};
 use super::convert;
-use crate::backtest::{Keep, Limits, Options, Recommendation, Reproduction, Trace, Trust, search};
+use crate::backtest::{Keep, Limits, Options, Reproduction, Trace, Trust, search};
 use crate::config::{KeptField, RecommendFlags, RecommendFormat};
+use found::Found;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
-
-/// What was found for an autoscaler.
-#[derive(Debug)]
-struct Found {
-    recommendation: Recommendation,
-    /// How far a backtest of the present spec is what was; none if that is unknown.
-    reproduction: Option<Reproduction>,
-    /// That in words; empty if the load is from a file.
-    reproduced: String,
-    /// What one pod is taken to carry of each metric, in the unit of its target.
-    carries: BTreeMap<String, f64>,
-    /// The span of the load, in words.
-    span: String,
-    /// What is probably a mistake in the present spec, or in the load.
-    warnings: Vec<String>,
-    /// The object with the recommended spec; none where it is kept.
-    object: Option<Value>,
-}
 
 /// Searches, and returns what is to be printed.
 ///

@@ -1,6 +1,7 @@
 //! Recommendations for a person.
 
-use super::{Found, rewritten};
+use super::found::Found;
+use super::rewritten;
 use crate::backtest::{Figures, Recommendation, Trial};
 use crate::commands::backtest::{Subject, not_tried};
 use crate::commands::convert;
