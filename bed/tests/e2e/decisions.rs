@@ -138,8 +138,9 @@ fn decisions_are_explained_and_watched_by_kubectl() {
         let up = seen.last().expect("events");
         assert_eq!((&up["type"], &up["object"]["kind"]), (&"ADDED".into(), &"Decision".into()));
         let old = format!("{path}?watch=1&resourceVersion=1");
-        let error = bed.cluster.try_kubectl(&["get", "--raw", &old]).await.unwrap_err();
-        assert!(error.contains("Expired") || error.contains("earlier leader"), "{error}");
+        let expired = bed.cluster.kubectl(&["get", "--raw", &old]).await;
+        let event: Value = serde_json::from_str(&expired).expect("an event");
+        assert_eq!((&event["type"], &event["object"]["code"]), (&"ERROR".into(), &410.into()));
         // As kubectl does it: a list, and a watch from its version on.
         let arguments = ["-n", &ns.name, "get", "decisions", "-w", "--request-timeout=5s"];
         let watched = bed.cluster.try_kubectl(&arguments).await;

@@ -31,8 +31,9 @@ fn the_commands_of_every_page_print_what_the_page_shows() {
         // The Service points at the process; the upgrade recreates it.
         cluster.kubectl(&["-n", "plimsoll", "delete", "service", "plimsoll"]).await;
         commands += page("upgrade-and-uninstall.md").await;
-        // Every page with commands was run.
+        // Every page with commands was run, but for one that is run on a real node.
         let pages = std::fs::read_dir(root().join("docs")).expect("docs").flatten();
+        let pages = pages.filter(|page| page.file_name() != "moving-from-prometheus-adapter.md");
         let texts = pages.filter_map(|page| std::fs::read_to_string(page.path()).ok());
         assert_eq!(commands, texts.map(|text| steps(&text).len()).sum::<usize>());
     });

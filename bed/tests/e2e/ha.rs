@@ -171,8 +171,12 @@ fn a_window_of_a_schedule_goes_on_when_the_leader_is_killed() {
             let events: serde_json::Value =
                 serde_json::from_str(&cluster.kubectl(&events).await).expect("JSON");
             let events = events["items"].as_array().expect("a list").iter();
-            let of_window =
-                events.filter(|e| e["reason"].to_string().contains("Schedule")).map(|event| {
+            let of_window = events
+                .filter(|e| {
+                    e["involvedObject"]["kind"] == "Autoscaler"
+                        && e["reason"].to_string().contains("Schedule")
+                })
+                .map(|event| {
                     let count = event["count"].as_u64().or(event["series"]["count"].as_u64());
                     (event["reason"].to_string(), count.unwrap_or(1))
                 });

@@ -143,7 +143,7 @@ fn the_page_goes_on_after_a_failover_and_leaves_the_reader_in_peace() {
         let at = "(() => { const over = document.querySelector('#chart .u-over'); const box = over.getBoundingClientRect();
             const send = (type, part) => over.dispatchEvent(new MouseEvent(type, {bubbles: true,
                 clientX: box.x + box.width * part, clientY: box.y + 20}));
-            send('mousemove', 0.5); send('click', 0.5);
+            for (const type of ['mousemove', 'mousedown', 'mouseup', 'click']) send(type, 0.5);
             const held = document.getElementById('story-when').textContent; send('mousemove', 0.9);
             const after = document.getElementById('story-when').textContent;
             document.dispatchEvent(new KeyboardEvent('keydown', {key: 'Escape'})); send('mousemove', 0.8);
