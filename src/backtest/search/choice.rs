@@ -58,8 +58,13 @@ impl Choice {
     }
 
     /// Whether a trial is within the budget.
-    pub fn is_affordable(&self, trial: &Trial) -> bool {
+    fn is_affordable(&self, trial: &Trial) -> bool {
         trial.tuned.replica_hours <= self.budget.tuned * SAME
+    }
+
+    /// Whether a shorter window of scale-down may bring a trial into the budget.
+    pub fn is_nearly_affordable(&self, trial: &Trial) -> bool {
+        trial.tuned.replica_hours <= self.budget.tuned * (1.0 + GAIN)
     }
 
     /// The best of those that are within the limits and better than the present spec.

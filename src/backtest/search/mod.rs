@@ -83,9 +83,9 @@ pub fn search(
     }
     let mut choice = Choice::new(now.clone(), &trials, limits, weeks);
     choice.is_doubtful = tuned.doubtful_share() > DOUBTFUL;
-    // Those that cost too much by their target only are not tried with more.
+    // Those that cost far too much by their target are not tried with more.
     let affordable = plain.into_iter().filter(|plain| {
-        trials.iter().any(|trial| trial.label == plain.label && choice.is_affordable(trial))
+        trials.iter().any(|trial| trial.label == plain.label && choice.is_nearly_affordable(trial))
     });
     let schedules = variant::schedules(present, spec, &tuned, &limits);
     let variants = affordable.flat_map(|plain| variant::variants(&plain, &schedules, &limits));
