@@ -32,12 +32,13 @@ pub struct Connections {
 }
 
 /// This many requests a second for [`REQUESTS`] to a server, `HOST:PORT`, with the token of a service account. None
-/// is sent again, but for those that a connection which was closed meanwhile has not taken, as every client does it.
+/// is sent again, but for those that a connection which was closed meanwhile has not taken, as every client does it:
+/// over HTTP/1.1 on a connection that ended before it was used, over HTTP/2 after a GOAWAY without an error (RFC 9113,
+/// section 6.8), which may arrive while a request is on its way to a connection.
 pub fn of_server(server: &str, token: &str, per_second: u32, connections: Connections) -> Load {
     let url = format!("https://{server}{REQUESTS}");
     let client = reqwest::Client::builder()
         .tls_danger_accept_invalid_certs(true)
-        .retry(reqwest::retry::never())
         .pool_max_idle_per_host(if connections.kept { usize::MAX } else { 0 })
         .timeout(Duration::from_secs(10));
     let client = if connections.http1 { client.http1_only() } else { client };
