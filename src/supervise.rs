@@ -18,7 +18,7 @@ pub struct Tasks {
 
 /// A task that should still run.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("the task {name:?} {how}: the process can't go on without it")]
+#[error("the task {name:?} {how}: the process can't continue without it")]
 pub struct TaskEnded {
     name: &'static str,
     how: String,
@@ -117,9 +117,12 @@ mod tests {
         tasks.spawn("steady", std::future::pending());
         tasks.spawn("short", async {});
         assert_eq!(tasks.first_end().await, TaskEnded { name: "short", how: "ended".to_owned() });
-        tasks.spawn("broken", async { panic!("it can't go on") });
+        tasks.spawn("broken", async { panic!("it can't continue") });
         let ended = tasks.first_end().await.to_string();
-        assert!(ended.contains("\"broken\" failed") && ended.contains("it can't go on"), "{ended}");
+        assert!(
+            ended.contains("\"broken\" failed") && ended.contains("it can't continue"),
+            "{ended}"
+        );
     }
 
     /// The tasks of the runtime that have not ended.

@@ -79,7 +79,7 @@ impl Owners {
     /// The UIDs of those controllers of the selected pods that are the target, or lead to it.
     ///
     /// # Errors
-    /// If a controller can't be read, or more are to be read than one evaluation may: the next one goes on. The text
+    /// If a controller can't be read, or more are to be read than one evaluation may: the next one continues. The text
     /// is for a condition.
     pub async fn of(
         &self,

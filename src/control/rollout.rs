@@ -28,7 +28,7 @@ pub struct Rollout {
 
 impl Rollout {
     /// Notes whether there is a rollout, or was one since the last time, after which there is another
-    /// revision. One that has begun goes on until its pods are ready; pods that are not ready without a rollout are
+    /// revision. One that has begun continues until its pods are ready; pods that are not ready without a rollout are
     /// none, or each scale-up would be one. Returns whether one counts: it is on its way, or its pods are fresh.
     pub fn note(&mut self, seen: Seen, now: UnixMillis) -> bool {
         let Seen { is_rolling_out, are_pods_ready, revision } = seen;

@@ -262,7 +262,7 @@ async fn a_leader_with_a_stale_copy_says_so_and_uses_no_name_again() {
     assert_eq!(names(&after[..50]), names(&shown[..50]));
     assert_eq!((after.len(), a.size().entries), (51, 51));
     assert!(after[50].entry.sequence > shown[169].entry.sequence);
-    assert_eq!(after[50].entry.count, 1, "a run does not go on over it");
+    assert_eq!(after[50].entry.count, 1, "a run does not continue over it");
     // The other one has what the leader has, with the hole.
     b.end_term();
     copy_all(&a, &b);

@@ -60,7 +60,7 @@ struct Copying {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CopyId(u64);
 
-/// Why a copy can't go on.
+/// Why a copy can't continue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CopyError {
     /// This replica leads, or another copy has begun.

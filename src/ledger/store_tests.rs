@@ -168,7 +168,7 @@ fn the_oldest_are_dropped_and_counted_and_a_watch_is_told() {
     let size = ledger.size();
     assert!(size.dropped > 5_000 && size.entries > 1_000, "{size:?}");
     let sequences: Vec<u64> = all(&ledger).iter().map(|entry| entry.sequence).collect();
-    assert_eq!(sequences.last(), Some(&1), "the run of the quiet one goes on");
+    assert_eq!(sequences.last(), Some(&1), "the run of the quiet one continues");
     assert!(sequences[..sequences.len() - 1].is_sorted_by(|a, b| a + 1 == *b));
     assert_eq!(changes(&ledger, versions(&ledger).began), Err(Expired), "too long ago");
     // Another leadership begins: what was before is not known.

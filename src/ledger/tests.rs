@@ -101,7 +101,7 @@ fn what_makes_a_decision_another_ends_the_run() {
     assert!(one().is_continued_by(&Entry { basis: Arc::new(scheduled), ..one() }));
 }
 
-/// The copy of a decision without metrics does not have those of the spec: a pause goes on after a failover.
+/// The copy of a decision without metrics does not have those of the spec: a pause continues after a failover.
 #[test]
 fn a_run_without_metrics_goes_on_from_its_copy() {
     let mut paused = decision_at(START, 5, 5, 100_000, &basis());

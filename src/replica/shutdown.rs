@@ -121,7 +121,7 @@ mod tests {
         let (mut hanging, stopped) = orderly(&shutdown.stop);
         hanging.spawn("hanging", std::future::pending());
         let mut tasks = steady();
-        tasks.spawn("broken", async { panic!("it can't go on") });
+        tasks.spawn("broken", async { panic!("it can't continue") });
         let begun = tokio::time::Instant::now();
         let ended = shutdown.run(tasks, hanging).await.unwrap_err();
         assert!(ended.to_string().contains("\"broken\" failed"), "{ended}");

@@ -232,7 +232,7 @@ fn what_was_shown_before_a_failover_is_shown_after_it() {
             if copied == up { Ok(()) } else { Err(copied.to_string()) }
         })
         .await;
-        // A list goes on at the other replica.
+        // A list continues at the other replica.
         let page = async |port: u16, query: String| -> Value {
             let url = format!("https://localhost:{port}{path}?limit=1{query}");
             let page = http.get(url).send().await.expect("a response").bytes().await;
@@ -247,7 +247,7 @@ fn what_was_shown_before_a_failover_is_shown_after_it() {
         leads(cluster, "b", FOLLOWS).await;
         let after = of_reason(&list(b.port).await.expect("a list"), "MetricRecommendation");
         assert_eq!(after.as_ref(), Ok(&up));
-        // It goes on, with the sequences of before.
+        // It continues, with the sequences of before.
         eventually("the new leader decides", FOLLOWS, async || {
             let all = list(b.port).await?;
             let last = all.last().cloned().unwrap_or_default();

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     let trial = |(name, test): (&str, Test)| {
         Trial::test(name, move || {
             let node = Node::shared();
-            node.mend();
+            node.repair();
             test(node);
             Ok(())
         })

@@ -46,7 +46,7 @@ impl Node {
     }
 
     /// Undoes what a test that failed may have left between others and their pods.
-    pub fn mend(&self) {
+    pub fn repair(&self) {
         let _ = std::process::Command::new("nft").args(["delete", "table", "ip", CUT]).output();
         self.run(async {
             self.cluster.kubectl(&["uncordon", machine::NAME]).await;

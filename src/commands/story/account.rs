@@ -50,7 +50,7 @@ impl Account {
         self.at != self.now
     }
 
-    /// Whether the run goes on after the time that was asked for: what was measured is known of its end.
+    /// Whether the run continues after the time that was asked for: what was measured is known of its end.
     pub fn ends_later(&self) -> bool {
         self.is_past() && last(&self.decision) > self.at
     }

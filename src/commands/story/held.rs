@@ -35,7 +35,7 @@ pub fn steps(lines: &mut Lines, account: &Account) {
     }
 }
 
-/// The end of a window. Of a run that goes on after the time that was asked for, that of then is not known.
+/// The end of a window. Of a run that continues after the time that was asked for, that of then is not known.
 fn until_text(until: Option<&str>, account: &Account) -> String {
     let at = account.at;
     match until.and_then(parse_time).filter(|_| !account.ends_later()) {

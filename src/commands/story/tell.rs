@@ -31,7 +31,7 @@ pub fn story(account: &Account) -> String {
         lines.say("Query", query);
     }
     let names = (&*subject.namespace, &*subject.name);
-    // What is over is not to be mended.
+    // What is over needs no repair.
     let to_do = (!account.is_past()).then(|| advice(Some(decision), &subject.faults, names));
     if let Some(advice) = to_do.flatten() {
         lines.say("To do", advice);
@@ -58,7 +58,7 @@ fn headline(account: &Account) -> String {
         0 => String::new(),
         max => format!(" ({} to {max} allowed)", basis.min_replicas),
     };
-    // A run may go on after the time that was asked for.
+    // A run may continue after the time that was asked for.
     let time = last(decision).min(*at);
     let Subject { kind, namespace, name, .. } = subject;
     format!(

@@ -76,7 +76,7 @@ impl<M: Fn() -> Events> Watching<M> {
             Err(error) => {
                 self.has_failed = true;
                 self.wait = self.backoff.next();
-                // kube's watcher would go on with the resource version that it had. After 410 that is refused for
+                // kube's watcher would continue with the resource version that it had. After 410 that is refused for
                 // ever, and a refusal can be of a server that has not started yet: what changed meanwhile is listed.
                 if status(&error).is_some_and(|it| matches!(it.code, 401 | 403 | 404 | 410)) {
                     self.events = (self.make)();

@@ -66,9 +66,9 @@ pub enum Command {
     Ui(UiFlags),
     /// Leave an Autoscaler's scale alone from now on.
     Pause(PauseFlags),
-    /// Go on with a paused Autoscaler.
+    /// Resume a paused Autoscaler.
     Resume(ObjectFlags),
-    /// Stop Plimsoll's writes to scales, in the whole cluster; decisions go on. Returns
+    /// Stop Plimsoll's writes to scales, in the whole cluster; decisions continue. Returns
     /// once the leader has acknowledged it, and fails if no leader hears it.
     Freeze(FreezeFlags),
     /// End a freeze.

@@ -178,7 +178,7 @@ impl Place {
         parsed.ok_or_else(|| ApiError::bad_request("continue: the token is not one of a list"))
     }
 
-    /// Checks whether a list of the leadership that began at a resource version goes on here.
+    /// Checks whether a list of the leadership that began at a resource version continues here.
     ///
     /// # Errors
     /// 410 if another one has begun since, 504 if the replica that gave the token is ahead of this one.

@@ -333,7 +333,7 @@ async fn pages_continue_on_a_replica_that_is_a_moment_behind() {
         follower.copy(&leader);
     };
     let (second, ()) = tokio::join!(list(&follower.0, &next), late());
-    let second = second.expect("it goes on");
+    let second = second.expect("it continues");
     assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
     assert_eq!(names(&first).len() + names(&second).len(), 61);
     // It never learns of that.

@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-/// How long a watch lasts unless it asks for less: clients go on with another. One of a replica has the time to copy
+/// How long a watch lasts unless it asks for less: clients continue with another. One of a replica has the time to copy
 /// a large ledger.
 const MAX_DURATION: Duration = Duration::from_secs(600);
 const MAX_DURATION_OF_REPLICA: Duration = Duration::from_secs(3600);
@@ -342,7 +342,7 @@ fn object(kind: &str, metadata: &Value) -> Value {
     json!({"kind": kind, "apiVersion": format!("{GROUP}/{VERSION}"), "metadata": metadata})
 }
 
-/// The last event of a watch that can't go on.
+/// The last event of a watch that can't continue.
 fn error_event(error: &ApiError) -> Bytes {
     let status = json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",

@@ -148,7 +148,7 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Lets stopped replicas go on.
+    /// Lets stopped replicas continue.
     pub fn go_on(&mut self) {
         for index in 0..NAMES.len() {
             if self.stopped[index].since().is_some() {
