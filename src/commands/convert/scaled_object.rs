@@ -44,8 +44,9 @@ struct KedaFallback {
 
 /// The sync period of kube-controller-manager if its flags don't say otherwise, in seconds.
 const SYNC_PERIOD: i32 = 15;
-/// The most replicas of which the default tolerance, a tenth, leaves none out.
-const MAX_EXACT: i32 = 10;
+/// The most replicas that the default tolerance, a tenth, tells from one fewer, and from one more: 9 of 10 are within it.
+const MAX_EXACT_UP: i32 = 10;
+const MAX_EXACT_DOWN: i32 = 8;
 /// The longest stabilization window, in seconds.
 const MAX_WINDOW: i64 = 3600;
 
@@ -109,7 +110,7 @@ impl Conversion {
             new["behavior"] = behavior.clone();
         }
         if may_be_zero && min > 0 {
-            self.wake_to_all(min, &mut new);
+            self.exactly_least(min, &mut new);
         }
         if may_be_zero && is_active {
             self.cooldown(i64::from(spec.cooldown_period.unwrap_or(300)), &mut new);
@@ -201,13 +202,18 @@ impl Conversion {
         self.note(&format!("idleReplicaCount: minReplicas is 0, and for each trigger a second metric asks for {min} replicas while the trigger is active"));
     }
 
-    /// Without a tolerance of scale-up: `minReplicaCount` is a metric's target while the workload is not idle, and where
-    /// it is more than a few replicas, a few below would be within the tolerance.
-    fn wake_to_all(&mut self, min: i32, new: &mut Value) {
-        let own = new.pointer("/behavior/scaleUp/tolerance").is_some();
-        if min > MAX_EXACT || own {
-            new["behavior"]["scaleUp"]["tolerance"] = json!("0");
-            self.note(&format!("idleReplicaCount: behavior.scaleUp.tolerance 0, or the workload could stay a few below {min} while a trigger is active; so all metrics scale up a little sooner"));
+    /// Without tolerances: `minReplicaCount` is a metric's target while the workload is not idle, and where it is more
+    /// than a few replicas, a few below or above would be within the tolerance.
+    fn exactly_least(&mut self, min: i32, new: &mut Value) {
+        for (direction, max_exact, side, verb) in [
+            ("scaleUp", MAX_EXACT_UP, "below", "scale up"),
+            ("scaleDown", MAX_EXACT_DOWN, "above", "scale down"),
+        ] {
+            let own = new.pointer(&format!("/behavior/{direction}/tolerance")).is_some();
+            if min > max_exact || own {
+                new["behavior"][direction]["tolerance"] = json!("0");
+                self.note(&format!("idleReplicaCount: behavior.{direction}.tolerance 0, or the workload could stay a few {side} {min} while a trigger is active; so all metrics {verb} a little sooner"));
+            }
         }
     }
 

@@ -122,21 +122,27 @@ fn zero_while_idle_and_a_longer_cooldown_are_kept() {
 
 /// A tolerance would leave it a few below minReplicaCount, where KEDA's HPA has a bound.
 #[test]
-fn an_idle_workload_wakes_to_all_of_its_min_replica_count() {
-    let tolerance = |min: i32, more: &str| {
+fn a_workload_that_is_not_idle_has_exactly_its_min_replica_count() {
+    let tolerance = |direction: &str, min: i32, more: &str| {
         let (spec, notes) = scaled(&format!(
             "  minReplicaCount: {min}\n  idleReplicaCount: 0\n{more}  triggers: [{}]\n",
             trigger("")
         ));
-        let tolerance = spec["behavior"]["scaleUp"]["tolerance"].clone();
-        assert_eq!(notes.contains("scaleUp.tolerance 0"), tolerance == "0", "{notes}");
+        let tolerance = spec["behavior"][direction]["tolerance"].clone();
+        let note = format!("{direction}.tolerance 0");
+        assert_eq!(notes.contains(&note), tolerance == "0", "{notes}");
         tolerance
     };
-    let own =
-        "  advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleUp: {tolerance: '0.2'}}}}\n";
-    assert_eq!(tolerance(17, "  cooldownPeriod: 600\n"), "0");
-    assert_eq!(tolerance(10, ""), Value::Null);
-    assert_eq!(tolerance(8, own), "0");
+    // Of 10 and 9 replicas the metric asks for 0.9 times as many, which the default tolerance lets be.
+    for (direction, max_exact) in [("scaleUp", 10), ("scaleDown", 8)] {
+        let own = format!(
+            "  advanced: {{horizontalPodAutoscalerConfig: {{behavior: {{{direction}: {{tolerance: '0.2'}}}}}}}}\n"
+        );
+        assert_eq!(tolerance(direction, 20, "  cooldownPeriod: 600\n"), "0");
+        assert_eq!(tolerance(direction, max_exact + 1, ""), "0");
+        assert_eq!(tolerance(direction, max_exact, ""), Value::Null);
+        assert_eq!(tolerance(direction, 5, &own), "0");
+    }
 }
 
 /// CPU keeps a replica for as long as there is one, and KEDA scales to zero whatever it asks for.
