@@ -43,8 +43,17 @@ pub async fn apply(
     state: &mut AutoscalerState,
 ) -> Option<SyncResult> {
     let ctx = apply.ctx;
-    let Evaluation { context, target, mut decision, history, mut status, at, frozen, account } =
-        evaluation;
+    let Evaluation {
+        context,
+        target,
+        mut decision,
+        history,
+        mut status,
+        at,
+        frozen,
+        account,
+        release,
+    } = evaluation;
     let before = state.history.clone();
     state.set_history(history, at, ctx.longest_window());
     if !apply.is_current(&state.uid, context.spec) {
@@ -89,7 +98,7 @@ pub async fn apply(
     let moment = status.schedule.as_ref();
     decision.events.extend(schedules::events(context.spec, &mut state.active, moment, at.wall));
     let change = moment.and_then(|moment| schedules::next_evaluation(moment, at, period));
-    state.release = [state.release, change].into_iter().flatten().min();
+    state.release = [state.release, change, release].into_iter().flatten().min();
     let metrics_failed = state.count_failure(&decision, target.is_ok(), (at.process, period));
     match (apply.execution.fallback, &target) {
         (Some(fallback), Ok(seen))

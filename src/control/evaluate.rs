@@ -6,7 +6,6 @@ use super::gather::{Aligned, note_types};
 use super::noted::Account;
 use super::observe::{Observation, needs_samples, observe, read_target};
 use super::owners::foreign;
-use super::rollout::Seen;
 use super::state::AutoscalerState;
 use super::targets::{Target, watched_scale};
 use super::warnings::Warnings;
@@ -18,9 +17,11 @@ use crate::hpa::{
 use crate::leader::FencingToken;
 use crate::ledger::DecisionLog;
 use crate::time::UnixMillis;
-use crate::watch::{AutoscalerKind, AutoscalerRef, Index, ScaleRecord, ScalingSpec};
+use crate::watch::{AutoscalerKind, AutoscalerRef, Index, ScalingSpec};
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// A decision before anything is written.
 pub struct Evaluation<'a> {
@@ -39,6 +40,8 @@ pub struct Evaluation<'a> {
     pub frozen: Option<Arc<str>>,
     /// What the ledger keeps of it.
     pub account: Account,
+    /// When what a rollout held back may be done, at the earliest, by the clock of this process.
+    pub release: Option<UnixMillis>,
 }
 
 /// Observes and decides. A decision that will be written is made on the present scale: a watch may
@@ -124,28 +127,29 @@ fn decide_on<'a>(
             history = at.to_wall_clock(state.history.clone());
         }
     }
-    if let Some(rollouts) = execution.rollouts {
-        let seen = ctx.cluster.read(|index| rollout(index, autoscaler, context));
-        if seen.is_some_and(|seen| state.rollout.note(seen, at.process)) {
-            let text = format_args!(
-                "the workload is rolled out: {}",
-                match rollouts {
-                    Rollouts::Cap => "no replica is added",
-                    Rollouts::Hold => "no replica is added or removed",
-                }
-            );
-            account.holds[0] = Some("RollingOut");
-            let mut is_held = cap(context, "RollingOut", text, &mut decision, &mut status);
-            if rollouts == Rollouts::Hold {
-                account.holds[1] = Some("RollingOut");
-                is_held |= withhold(context, "RollingOut", text, &mut decision, &mut status);
+    let mut release = None;
+    if let Some(rollouts) = execution.rollouts
+        && let Some(left) = ctx.cluster.read(|index| rollout_left(index, autoscaler, context))
+    {
+        let text = format_args!(
+            "the workload is rolled out: {}",
+            match rollouts {
+                Rollouts::Cap => "no replica is added",
+                Rollouts::Hold => "no replica is added or removed",
             }
-            if is_held && let Ok(target) = &target {
-                // Or the metrics of the rollout would have it done once that is over.
-                let current = target.replicas.spec_replicas;
-                history.bound_recommendation(context.now, current, current);
-            }
+        );
+        account.holds[0] = Some("RollingOut");
+        let mut is_held = cap(context, "RollingOut", text, &mut decision, &mut status);
+        if rollouts == Rollouts::Hold {
+            account.holds[1] = Some("RollingOut");
+            is_held |= withhold(context, "RollingOut", text, &mut decision, &mut status);
         }
+        if is_held && let Ok(target) = &target {
+            // Or the metrics of the rollout would have it done once that is over.
+            let current = target.replicas.spec_replicas;
+            history.bound_recommendation(context.now, current, current);
+        }
+        release = is_held.then(|| at.process.saturating_add_unsigned(left.as_millis() as u64));
     }
     if is_withheld {
         let text = format_args!(
@@ -155,7 +159,7 @@ fn decide_on<'a>(
         withhold(context, "MetricsWereAway", text, &mut decision, &mut status);
     }
     keep_transition(&state.status, &mut status);
-    Evaluation { context, target, decision, history, status, at, frozen, account }
+    Evaluation { context, target, decision, history, status, at, frozen, account, release }
 }
 
 /// Keeps the time since which the scale is limited where it was before: the decision itself may have
@@ -241,11 +245,14 @@ fn is_active(pod: &Pod<'_>) -> bool {
     !pod.deleting && !matches!(pod.phase, Phase::Succeeded | Phase::Failed)
 }
 
-/// What is seen of rollouts of the target, if its kind is watched.
-fn rollout(index: &Index, autoscaler: &AutoscalerRef, context: Context<'_>) -> Option<Seen> {
+/// How much longer a rollout of the target counts, if there is one and its kind is watched.
+fn rollout_left(
+    index: &Index,
+    autoscaler: &AutoscalerRef,
+    context: Context<'_>,
+) -> Option<Duration> {
     let scale = watched_scale(index, &autoscaler.key.namespace, &context.spec.target)?;
-    let ScaleRecord { is_rolling_out, are_pods_ready, revision, .. } = *scale;
-    Some(Seen { is_rolling_out, are_pods_ready, revision })
+    scale.rollout.left(Instant::now())
 }
 
 /// Turns a scale-up into a hold, unless it is one to `minReplicas` or from zero. Returns whether there was one.

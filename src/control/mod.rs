@@ -37,7 +37,6 @@ mod owners;
 mod reconcile;
 mod requests;
 mod rescales;
-mod rollout;
 mod rule_metrics;
 mod schedule;
 mod schedules;

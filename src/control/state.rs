@@ -6,7 +6,6 @@ use super::decision_time::DecisionTime;
 use super::failures::Failures;
 use super::noted::{Account, Described};
 use super::rescales::{Change, LastChange, Rescales};
-use super::rollout::Rollout;
 use super::schedule::hash;
 use super::status::LastWrite;
 use super::targets::Target;
@@ -66,8 +65,6 @@ pub struct AutoscalerState {
     pub open_fallback: Option<Change>,
     /// What is probably a mistake in the configuration around it.
     pub warnings: Warnings,
-    /// The rollout of its target.
-    pub rollout: Rollout,
     /// The schedules that were active at the last decision, if there was one, and since when.
     pub active: Option<Vec<(String, UnixMillis)>>,
     /// The queries of each metric when it was last read.
@@ -213,7 +210,7 @@ impl AutoscalerState {
         };
         if self.target.replace(target.clone()).is_some_and(|last| !is_same(&last)) {
             (self.rescales, self.bounds) = (Rescales::default(), None);
-            (self.rollout, self.warnings) = (Rollout::default(), Warnings::default());
+            self.warnings = Warnings::default();
             self.status.end(ConditionKind::ConfigurationWarning, "the target is another", now);
             if zero::pending_since(&self.status).is_some() {
                 // Whatever replicas it has: it was not this one.

@@ -12,6 +12,7 @@ use crate::promql::query::{Per, PrometheusMetric};
 use std::collections::BTreeSet;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
+use tokio::time::Instant;
 
 /// By namespace and metric name, the autoscalers that use a metric.
 type Published =
@@ -171,9 +172,12 @@ impl Index {
         self.scales.get(&workload)?.get(key)
     }
 
-    /// Adds or replaces the scale of a workload.
-    pub fn put_scale(&mut self, workload: Workload, key: ObjectKey, scale: ScaleRecord) {
-        self.scales.entry(workload).or_default().insert(key, scale);
+    /// Adds or replaces the scale of a workload, and notes its rollout.
+    pub fn put_scale(&mut self, workload: Workload, key: ObjectKey, mut scale: ScaleRecord) {
+        let scales = self.scales.entry(workload).or_default();
+        scale.rollout = scales.get(&key).map(|known| known.rollout).unwrap_or_default();
+        scale.rollout.note(scale.seen, Instant::now());
+        scales.insert(key, scale);
     }
 
     /// Removes a workload.

@@ -11,6 +11,7 @@ mod read;
 mod records;
 mod reflector;
 mod resources;
+mod rollout;
 mod synced;
 
 pub use autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
@@ -27,4 +28,6 @@ pub use records::{
 };
 pub use reflector::run_reflectors;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};
+#[cfg(test)]
+pub use rollout::{Rollout, Seen};
 pub use synced::{WatchHealth, WatchStatuses};

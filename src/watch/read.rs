@@ -3,6 +3,7 @@
 use super::lean::Lean;
 use super::pods::{Owner, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec};
+use super::rollout::{Rollout, Seen};
 use crate::crd::{AutoscalerSpec, CustomMetric, ReadError, ResourceMetric, WarmUp};
 use crate::hpa::schedule;
 use crate::hpa::{
@@ -156,9 +157,12 @@ pub fn scale(workload: LeanWorkload) -> Option<ScaleRecord> {
             status_replicas: workload.status.replicas,
         },
         selector: selector.to_string(),
-        is_rolling_out: workload.status.is_rolling_out(),
-        are_pods_ready: workload.status.ready_replicas >= workload.status.replicas,
-        revision: hasher.finish(),
+        seen: Seen {
+            is_rolling_out: workload.status.is_rolling_out(),
+            are_pods_ready: workload.status.ready_replicas >= workload.status.replicas,
+            revision: hasher.finish(),
+        },
+        rollout: Rollout::default(),
     })
 }
 
@@ -380,7 +384,7 @@ mod tests {
                     "deployment.kubernetes.io/revision": revision, "other": "x"}},
                 "spec": {"selector": {"matchLabels": {"app": "web"}}},
                 "status": {"replicas": 3, "updatedReplicas": updated, "readyReplicas": 5 - updated}});
-            scale(serde_json::from_value(object).expect("a workload")).expect("a scale")
+            scale(serde_json::from_value(object).expect("a workload")).expect("a scale").seen
         };
         assert!(record("1", 2).is_rolling_out && !record("1", 3).is_rolling_out);
         assert!(record("1", 2).are_pods_ready && !record("1", 3).are_pods_ready);

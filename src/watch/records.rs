@@ -1,5 +1,6 @@
 //! The records that the index keeps of autoscalers and workloads.
 
+use super::rollout::{Rollout, Seen};
 use crate::crd::{AutoscalerSpec, MetricRuleSpec, MetricRuleStatus, ReadError};
 use crate::hpa::{self, Scale, Spec, Status};
 use crate::promql::query::PrometheusMetric;
@@ -14,12 +15,10 @@ pub struct ScaleRecord {
     pub replicas: Scale,
     /// The selector of its pods, as text.
     pub selector: String,
-    /// Whether there are pods of another template than the present one.
-    pub is_rolling_out: bool,
-    /// Whether all of its pods are ready.
-    pub are_pods_ready: bool,
-    /// A hash of the name of the present template's revision.
-    pub revision: u64,
+    /// What it says of rollouts.
+    pub seen: Seen,
+    /// Its last rollout, by what it has said so far.
+    pub rollout: Rollout,
 }
 
 /// The kinds of workloads that are watched, all in the group `apps`. The scale of other

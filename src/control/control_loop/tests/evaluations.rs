@@ -184,14 +184,7 @@ async fn no_metric_is_queried_if_the_decision_uses_none() {
         let (control, log) = World::new(replicas, Some(3), |_, _| None).run();
         let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
         control.ctx.cluster.write(|index| {
-            let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
-            let scale = watch::ScaleRecord {
-                replicas: numbers,
-                selector: selector.to_owned(),
-                is_rolling_out: false,
-                are_pods_ready: true,
-                revision: 0,
-            };
+            let scale = scale_record(replicas, selector);
             index.put_scale(watch::Workload::Deployment, autoscaler.key.clone(), scale);
         });
         evaluate_once(&control, &autoscaler, &mut AutoscalerState::default()).await;

@@ -164,6 +164,16 @@ fn with_recommendation(replicas: i32, time: i64) -> AutoscalerState {
     AutoscalerState::restored(checkpoint("web", vec![Recommendation { replicas, time }]), 0)
 }
 
+/// The scale of a workload that is not rolled out.
+fn scale_record(replicas: i32, selector: &str) -> watch::ScaleRecord {
+    watch::ScaleRecord {
+        replicas: hpa::Scale { spec_replicas: replicas, status_replicas: replicas },
+        selector: selector.to_owned(),
+        seen: watch::Seen { is_rolling_out: false, are_pods_ready: true, revision: 0 },
+        rollout: watch::Rollout::default(),
+    }
+}
+
 /// Makes the watches show this number of replicas, and as many pods.
 fn show_replicas(control: &ControlLoop, replicas: i32) {
     show(control, replicas, false);
@@ -173,15 +183,8 @@ fn show_replicas(control: &ControlLoop, replicas: i32) {
 fn show(control: &ControlLoop, replicas: i32, is_rolling_out: bool) {
     let key = |name: String| ObjectKey { namespace: "shop".to_owned(), name };
     control.ctx.cluster.write(|index| {
-        let selector = "app=web".to_owned();
-        let numbers = hpa::Scale { spec_replicas: replicas, status_replicas: replicas };
-        let scale = watch::ScaleRecord {
-            replicas: numbers,
-            selector,
-            is_rolling_out,
-            are_pods_ready: true,
-            revision: 0,
-        };
+        let mut scale = scale_record(replicas, "app=web");
+        scale.seen.is_rolling_out = is_rolling_out;
         index.put_scale(watch::Workload::Deployment, key("web".to_owned()), scale);
         for number in 0..replicas {
             let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web-1",

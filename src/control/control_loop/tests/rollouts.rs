@@ -57,3 +57,48 @@ async fn a_rollout_that_holds_prevents_a_scale_down_too() {
         assert_eq!(is_held(&state), done == Held, "{rollouts}");
     }
 }
+
+/// Whatever the sync period: what was held is decided on again when the rollout may be over.
+#[tokio::test(start_paused = true)]
+async fn what_a_rollout_holds_is_decided_on_again_when_it_may_be_over() {
+    let (control, queue) = world();
+    let spec = json!({"maxReplicas": 20, "rollouts": "Cap", "syncPeriodSeconds": 3600});
+    let autoscaler = put(&control, "web", spec);
+    let mut state = AutoscalerState::default();
+    queue.store(15, Ordering::Relaxed);
+    show(&control, 10, true);
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+    tokio::time::advance(Duration::from_secs(20)).await;
+    show(&control, 10, false);
+    tokio::time::advance(Duration::from_secs(40)).await;
+    for (left, done) in [(20, Held), (0, Rescaled)] {
+        let due = state.release.take().map(|release| release - control.ctx.clock.elapsed());
+        assert_eq!(due, Some(0));
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, done);
+        tokio::time::advance(Duration::from_secs(left)).await;
+    }
+}
+
+/// A rollout that was over before an evaluation, because that comes late or there was a pause, holds nothing.
+#[tokio::test(start_paused = true)]
+async fn a_rollout_between_two_evaluations_counts_from_when_it_was() {
+    for mode in ["Active", "Paused"] {
+        let (control, queue) = world();
+        let spec = |mode: &str| json!({"maxReplicas": 20, "rollouts": "Cap", "mode": mode});
+        let autoscaler = put(&control, "web", spec("Active"));
+        let mut state = AutoscalerState::default();
+        show(&control, 10, false);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+        put(&control, "web", spec(mode));
+        evaluate_once(&control, &autoscaler, &mut state).await;
+        control.ctx.cluster.write(|index| {
+            let mut scale = scale_record(10, "app=web");
+            scale.seen.revision = 1;
+            index.put_scale(watch::Workload::Deployment, autoscaler.key.clone(), scale);
+        });
+        tokio::time::advance(Duration::from_secs(61)).await;
+        put(&control, "web", spec("Active"));
+        queue.store(15, Ordering::Relaxed);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Rescaled, "{mode}");
+    }
+}

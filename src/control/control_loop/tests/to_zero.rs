@@ -398,15 +398,7 @@ async fn an_autoscaler_at_zero_claims_no_pods() {
     show_replicas(&control, 3);
     control.ctx.cluster.write(|index| {
         let key = ObjectKey { namespace: "shop".to_owned(), name: "blue".to_owned() };
-        let replicas = hpa::Scale { spec_replicas: 0, status_replicas: 0 };
-        let scale = watch::ScaleRecord {
-            replicas,
-            selector: "app=web".to_owned(),
-            is_rolling_out: false,
-            are_pods_ready: true,
-            revision: 0,
-        };
-        index.put_scale(watch::Workload::Deployment, key, scale);
+        index.put_scale(watch::Workload::Deployment, key, scale_record(0, "app=web"));
     });
     let (mut first, mut second) = (AutoscalerState::default(), AutoscalerState::default());
     assert_eq!(evaluate_once(&control, &blue, &mut first).await, Held);
