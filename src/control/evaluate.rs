@@ -144,10 +144,14 @@ fn decide_on<'a>(
             account.holds[1] = Some("RollingOut");
             is_held |= withhold(context, "RollingOut", text, &mut decision, &mut status);
         }
-        if is_held && let Ok(target) = &target {
-            // Or the metrics of the rollout would have it done once that is over.
-            let current = target.replicas.spec_replicas;
-            history.bound_recommendation(context.now, current, current);
+        let replicas = target.as_ref().map_or(0, |target| target.replicas.spec_replicas);
+        if replicas > 0 {
+            // Or the metrics of the rollout would have it done once that is over, or another bound that held it is.
+            let least = match rollouts {
+                Rollouts::Cap => i32::MIN,
+                Rollouts::Hold => replicas,
+            };
+            history.bound_recommendation(context.now, least, replicas);
         }
         release = is_held.then(|| at.process.saturating_add_unsigned(left.as_millis() as u64));
     }

@@ -58,6 +58,25 @@ async fn a_rollout_that_holds_prevents_a_scale_down_too() {
     }
 }
 
+/// A window of a schedule, or maxReplicas, may hold it instead.
+#[tokio::test(start_paused = true)]
+async fn what_a_bound_prevented_during_a_rollout_is_not_done_once_both_are_over() {
+    for rollouts in ["Cap", "Hold"] {
+        let (control, queue) = world();
+        let spec = |max: i32| json!({"maxReplicas": max, "rollouts": rollouts, "behavior": null});
+        let autoscaler = put(&control, "web", spec(10));
+        let mut state = AutoscalerState::default();
+        queue.store(25, Ordering::Relaxed);
+        show(&control, 10, true);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+        show(&control, 10, false);
+        tokio::time::advance(Duration::from_secs(61)).await;
+        put(&control, "web", spec(30));
+        queue.store(10, Ordering::Relaxed);
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held, "{rollouts}");
+    }
+}
+
 /// Whatever the sync period: what was held is decided on again when the rollout may be over.
 #[tokio::test(start_paused = true)]
 async fn what_a_rollout_holds_is_decided_on_again_when_it_may_be_over() {
