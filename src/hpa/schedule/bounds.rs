@@ -34,7 +34,7 @@ struct Bound {
 }
 
 /// The bounds at a time, and when a ramp moves one of them next. `windows`, which is in the order of the begins, has the
-/// active ones, and those that have ended and held when one of these began whose ramp is not over.
+/// active ones, and those that have ended and held when one of these or of the active ones began whose ramp is not over.
 pub(super) fn at(
     schedules: &[Schedule],
     time: UnixMillis,

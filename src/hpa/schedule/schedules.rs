@@ -97,14 +97,17 @@ impl Schedules {
         Moment { bounds, active, next_window_ms: next, next_change_ms }
     }
 
-    /// The windows that have ended by now, and held when an active one began whose ramp is not over.
+    /// The windows that have ended by now, and held when one began whose ramp is not over: an active one, or one of these
+    /// itself, which ended on its ramp.
     fn ended_during_ramps(&self, now: UnixMillis, active: &[ActiveWindow]) -> Vec<ActiveWindow> {
         let mut ended: Vec<ActiveWindow> = Vec::new();
-        let is_on_ramp = |window: &&ActiveWindow| {
+        let is_on_ramp = |window: &ActiveWindow| {
+            let until = window.end_ms.map_or(now, |end| end.min(now));
             let schedule = self.0.get(window.index);
-            schedule.is_some_and(|schedule| now - window.begin_ms < schedule.ramp_ms)
+            schedule.is_some_and(|schedule| until - window.begin_ms < schedule.ramp_ms)
         };
-        for ramp in active.iter().filter(is_on_ramp) {
+        let mut ramps: Vec<ActiveWindow> = active.iter().copied().filter(is_on_ramp).collect();
+        while let Some(ramp) = ramps.pop() {
             for (index, schedule) in self.0.iter().enumerate() {
                 let Some(window) = schedule.timing.window(ramp.begin_ms - 1) else { continue };
                 let one = ActiveWindow { index, begin_ms: window.begin, end_ms: window.end };
@@ -112,6 +115,7 @@ impl Schedules {
                     && window.end.is_some_and(|end| end > ramp.begin_ms && end <= now);
                 if held && !ended.contains(&one) {
                     ended.push(one);
+                    ramps.extend(Some(one).filter(is_on_ramp));
                 }
             }
         }

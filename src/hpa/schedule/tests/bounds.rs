@@ -79,6 +79,21 @@ fn a_window_that_ends_during_a_ramp_leaves_its_line_straight() {
     }
 }
 
+/// Else the line of the last one would begin lower as soon as the second window ends, which was on its own ramp.
+#[test]
+fn a_ramp_that_began_on_the_ramp_of_a_window_that_ends_has_no_step_back() {
+    let schedules = schedules(json!([
+        {"name": "a", "start": "0 8 * * *", "end": "30 8 * * *", "minReplicas": 20, "ramp": "1h"},
+        {"name": "b", "start": "15 8 * * *", "end": "0 18 * * *", "minReplicas": 30, "ramp": "1h"},
+        {"name": "c", "start": "0 7 * * *", "end": "10 8 * * *", "minReplicas": 10},
+    ]));
+    let eight = ms("2026-05-05T08:00:00Z");
+    let min = |after| schedules.at(eight + after * MINUTE, 2, 50).bounds.min;
+    // From 10 to 20, and from there to 30, which is the line from 15 once the first window has ended.
+    assert_eq!([9, 15, 29, 30, 45, 75].map(min), [12, 13, 19, 19, 23, 30]);
+    assert!((1..75).all(|after| min(after - 1) <= min(after)));
+}
+
 #[test]
 fn a_ramp_without_effect_is_no_change() {
     let list = |top: i32| {
