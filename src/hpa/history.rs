@@ -164,7 +164,6 @@ impl ScalingHistory {
         }
     }
 
-    /// Records a recommendation, in place of an outdated one if there is one.
     /// Bounds the recommendations that a decision at `now` has left: what held it back is no reason for a later one
     /// to be as high or as low.
     pub fn bound_recommendation(&mut self, now: UnixMillis, least: i32, most: i32) {
@@ -173,6 +172,7 @@ impl ScalingHistory {
         }
     }
 
+    /// Records a recommendation, in place of an outdated one if there is one.
     pub(super) fn recommend(&mut self, replicas: i32, now: UnixMillis, outdated: Option<usize>) {
         let new = Recommendation { replicas, time: now };
         match outdated {
