@@ -114,6 +114,7 @@ pub async fn apply(
             decision.events.extend(events);
         }
         (Some(_), target) if (metrics_failed || target.is_err()) && !apply.execution.is_preview => {
+            fallback::end_stand_ins(&mut status, context.now);
         }
         _ => fallback::show(&decision, metrics_failed, &mut status, context.now),
     }

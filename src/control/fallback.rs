@@ -11,6 +11,7 @@ use crate::crd::Fallback;
 use crate::hpa::{
     ConditionKind, Context, Decision, Event, EventKind, ScalingHistory, Spec, Status, Substitute,
 };
+use crate::ledger::account::METRICS_FAILED;
 use crate::time::UnixMillis;
 
 /// How often a scale-up is tried if other writers change the scale.
@@ -31,7 +32,7 @@ pub async fn apply(
     status.set(
         ConditionKind::FallbackActive,
         true,
-        "MetricsFailed",
+        METRICS_FAILED,
         format_args!("the metrics failed; there are to be at least {least} replicas"),
         context.now,
     );
@@ -86,6 +87,15 @@ pub fn show(decision: &Decision, metrics_failed: bool, status: &mut Status, now:
         }
         None if metrics_failed => status.end(kind, "nothing stands for the metrics", now),
         None => status.end(kind, "the metrics are read", now),
+    }
+}
+
+/// Shows that nothing stands for single metrics, where there is no decision. The fallback of the whole lasts until
+/// there is one.
+pub fn end_stand_ins(status: &mut Status, now: UnixMillis) {
+    let kind = ConditionKind::FallbackActive;
+    if status.condition(kind).is_some_and(|one| one.reason != METRICS_FAILED) {
+        status.end(kind, "nothing stands for the metrics", now);
     }
 }
 

@@ -13,6 +13,9 @@ use crate::hpa::{
 use crate::time::UnixMillis;
 use std::sync::Arc;
 
+/// The reason of the condition `FallbackActive` while the fallback of the whole stands for the metrics.
+pub const METRICS_FAILED: &str = "MetricsFailed";
+
 /// A decision, and what came of it.
 pub struct Facts<'a> {
     /// The spec and its bounds then.
@@ -187,7 +190,9 @@ pub fn entry(
         measured
     }));
     let last = steps(&mut entry, facts, history, trace, current);
-    let is_fallback = status.condition(ConditionKind::FallbackActive).is_some_and(|one| one.status);
+    let is_fallback = status
+        .condition(ConditionKind::FallbackActive)
+        .is_some_and(|one| one.status && one.reason == METRICS_FAILED);
     if decision.outcome == Outcome::Failed && facts.wanted.is_none() {
         entry.message = decision.error.as_deref().map(|error| bounded(error).into());
         entry.reason = match decision.metrics_failed {

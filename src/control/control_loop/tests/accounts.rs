@@ -79,3 +79,49 @@ async fn an_evaluation_beside_a_native_hpa_that_stays_leaves_an_account() {
     assert_eq!((entry.reason, entry.carried), (Reason::RecommendationFailed, CarriedOut::Failed));
     assert!(entry.message.unwrap().contains("can't be deleted"));
 }
+
+/// What stood for one metric stands for nothing once the others fail, too.
+#[tokio::test(start_paused = true)]
+async fn where_all_metrics_fail_no_stand_in_of_one_is_told_of() {
+    let queue = Arc::new(Mutex::new(Some(4)));
+    let now = queue.clone();
+    let (control, _) = World::new(4, None, move |world, request| {
+        world.queue = *now.lock().unwrap();
+        let is_gone = world.queue.is_none() && request.line.starts_with("GET /apis/apps/v1");
+        is_gone.then(|| fake::failure(403, "Forbidden", "no"))
+    })
+    .run();
+    control.ctx.ledger.begin_term(0, None);
+    let metric = json!({"metricName": "depth", "averageValue": 1, "onError": "Ignore"});
+    let autoscaler = put(
+        &control,
+        "web",
+        json!({"maxReplicas": 9, "customMetrics": [metric],
+            "fallback": {"failureThreshold": 10, "replicas": 6}}),
+    );
+    let is_active = |state: &AutoscalerState| {
+        state.status.condition(ConditionKind::FallbackActive).is_some_and(|one| one.status)
+    };
+    for is_target_read in [true, false] {
+        tokio::time::advance(Duration::from_secs(15)).await;
+        *queue.lock().unwrap() = Some(4);
+        show_replicas(&control, 4);
+        let mut state = AutoscalerState::default();
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+        assert!(is_active(&state));
+        *queue.lock().unwrap() = None;
+        if !is_target_read {
+            control.ctx.cluster.write(|index| {
+                index.remove_scale(watch::Workload::Deployment, &autoscaler.key);
+            });
+        }
+        tokio::time::advance(Duration::from_secs(15)).await;
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+        assert!(!is_active(&state), "{is_target_read}");
+        let reason = match is_target_read {
+            true => Reason::InvalidMetrics,
+            false => Reason::RecommendationFailed,
+        };
+        assert_eq!(last(&control, &autoscaler).await.unwrap().reason, reason);
+    }
+}
