@@ -363,6 +363,7 @@ fn propose(
             winner = stand_in;
         }
     }
+    decision.is_by_fallback = matches!(winner, Some(StandIn::Fallback(_)));
     if best.1.is_none() && first_failure.is_none() {
         // Nothing is left to decide on.
         failed += usize::from(first_ignored.is_some());

@@ -20,6 +20,8 @@ pub struct Decision {
     pub rate_limited: Option<Direction>,
     /// What stands for the metrics that failed, where something does: the decision was made without them.
     pub substitute: Option<Substitute>,
+    /// Whether the replicas are those of a metric's own fallback.
+    pub is_by_fallback: bool,
     /// What kept it from being carried out, if something did: its condition's reason, and the replicas
     /// that would have been written. Then the outcome is [`Outcome::Hold`].
     pub held_back: Option<(&'static str, i32)>,
@@ -101,6 +103,7 @@ impl Decision {
             metrics_failed: false,
             rate_limited: None,
             substitute: None,
+            is_by_fallback: false,
             held_back: None,
         }
     }

@@ -224,14 +224,10 @@ pub fn entry(
         entry.constraints.push(Constraint { kind, before: last, after: desired, until: None });
     }
     entry.desired = Some(desired);
-    let fallback = used.filter(|used| trace.failures.iter().any(|one| one.0 == *used));
-    entry.reason = match (entry.constraints.last(), entry.recommended, fallback) {
+    let failed = used.filter(|used| trace.failures.iter().any(|one| one.0 == *used));
+    entry.reason = match (entry.constraints.last(), entry.recommended, failed) {
         (Some(last), ..) => last.kind.reason(),
-        (None, Some(_), Some(metric))
-            if context.spec.metrics[metric].options.fallback.is_some() =>
-        {
-            Reason::Fallback
-        }
+        (None, Some(_), Some(_)) if decision.is_by_fallback => Reason::Fallback,
         (None, Some(_), Some(_)) => Reason::InvalidMetrics,
         (None, Some(recommended), None) if recommended == current => Reason::WithinTolerance,
         (None, Some(_), None) => Reason::MetricRecommendation,

@@ -125,3 +125,23 @@ async fn where_all_metrics_fail_no_stand_in_of_one_is_told_of() {
         assert_eq!(last(&control, &autoscaler).await.unwrap().reason, reason);
     }
 }
+
+/// A metric may have both: `onError` stands for it until its fallback does.
+#[tokio::test(start_paused = true)]
+async fn a_fallback_is_the_reason_only_once_it_stands_for_the_metric() {
+    let (control, _) = World::new(8, None, |_, _| None).run();
+    control.ctx.ledger.begin_term(0, None);
+    let metric = json!({"metricName": "depth", "averageValue": 1, "onError": "Hold",
+        "fallback": {"failureDurationSeconds": 300, "replicas": 8}});
+    let spec = json!({"maxReplicas": 9, "metrics": null, "customMetrics": [metric]});
+    let autoscaler = put(&control, "web", spec);
+    show_replicas(&control, 8);
+    let mut state = AutoscalerState::default();
+    for (seconds, reason) in
+        [(0, Reason::InvalidMetrics), (60, Reason::InvalidMetrics), (241, Reason::Fallback)]
+    {
+        tokio::time::advance(Duration::from_secs(seconds)).await;
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+        assert_eq!(last(&control, &autoscaler).await.unwrap().reason, reason, "{seconds}");
+    }
+}
