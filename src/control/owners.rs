@@ -52,8 +52,8 @@ impl Known {
 const PARENT_TTL: Duration = Duration::from_secs(600);
 /// The same of an object that has none, or is gone: it may get one as soon as its workload is made anew.
 const ORPHAN_TTL: Duration = Duration::from_secs(10);
-/// How long what was read counts where there is more to read than one evaluation may: longer than the longest sync
-/// period, or the next evaluations would never have read all.
+/// How long what was read counts, after it was used last, where there is more to read than one evaluation may: longer
+/// than the longest sync period, or the next evaluations would never have read all.
 const KEPT: Duration = Duration::from_secs(2 * 3_600);
 /// The maximum size of the cache, in bytes.
 const CACHE_BYTES: usize = 4 << 20;
@@ -61,6 +61,8 @@ const CACHE_BYTES: usize = 4 << 20;
 const MAX_STEPS: usize = 8;
 /// The most requests of one evaluation, and how many of them at the same time.
 const MAX_READS: usize = 20;
+/// After how many of these nothing is read again that is known: it must not take those that are not known yet.
+const MAX_REREADS: usize = MAX_READS / 2;
 const MAX_CONCURRENT: usize = 4;
 
 impl Owners {
@@ -140,16 +142,27 @@ impl Owners {
         reads: &AtomicUsize,
     ) -> Result<Option<Arc<Owner>>, String> {
         let key = (namespace.to_owned(), object.clone());
-        let known = self.parents.get(&key);
-        if let Some(known) = known.as_ref().filter(|known| known.is_fresh()) {
-            return Ok(known.parent.clone());
+        if let Some(known) = self.parents.get(&key) {
+            if known.is_fresh() {
+                return Ok(known.parent);
+            }
+            if reads.load(Ordering::Relaxed) >= MAX_REREADS {
+                self.parents.insert(key, known.clone());
+                return Ok(known.parent);
+            }
         }
         if reads.fetch_add(1, Ordering::Relaxed) >= MAX_READS {
-            let none =
-                || format!("of more than {MAX_READS} it is not known yet what controls them");
-            return known.map(|known| known.parent).ok_or_else(none);
+            return Err(format!("of more than {MAX_READS} it is not known yet what controls them"));
         }
-        let Owner { group, kind, name, uid } = &**object;
+        let found = self.read_parent(namespace, object).await?;
+        let parent = found.map(Arc::new);
+        self.parents.insert(key, Known { parent: parent.clone(), read: Instant::now() });
+        Ok(parent)
+    }
+
+    /// Reads the controller of an object, if it has one and exists.
+    async fn read_parent(&self, namespace: &str, object: &Owner) -> Result<Option<Owner>, String> {
+        let Owner { group, kind, name, uid } = object;
         let about = |error: String| format!("{kind} {name}: {error}");
         let resource = match self.targets.resource(group, kind).await {
             Ok(resource) => resource,
@@ -166,11 +179,7 @@ impl Owners {
         };
         // Another object of the name is not the one that controls the pod.
         let found = found.filter(|found| found.uid.as_ref() == Some(uid));
-        let parent = found
-            .and_then(|found| Owner::controller(found.owner_references.as_deref()))
-            .map(Arc::new);
-        self.parents.insert(key, Known { parent: parent.clone(), read: Instant::now() });
-        Ok(parent)
+        Ok(found.and_then(|found| Owner::controller(found.owner_references.as_deref())))
     }
 }
 
@@ -279,15 +288,15 @@ mod tests {
                 )
             }
         });
-        let owners = Owners::new(client.clone(), Targets::new(client));
         let target = TargetRef {
             api_version: "apps/v1".to_owned(),
             kind: "Deployment".to_owned(),
             name: "web".to_owned(),
         };
         let number = 2 * MAX_READS + 1;
+        let owners = Owners::new(client.clone(), Targets::new(client.clone()));
         // How many of one evaluation failed.
-        let evaluate = async || {
+        let evaluate = async |owners: &Owners| {
             let reads = AtomicUsize::new(0);
             let mut failed = 0;
             for n in 0..number {
@@ -301,11 +310,44 @@ mod tests {
             failed
         };
         for left in [MAX_READS + 1, 1, 0, 0] {
-            assert_eq!(evaluate().await, left);
+            assert_eq!(evaluate(&owners).await, left);
         }
         for seconds in [15, 601, 3_600] {
             tokio::time::advance(Duration::from_secs(seconds)).await;
-            assert_eq!(evaluate().await, 0, "{seconds} s later");
+            assert_eq!(evaluate(&owners).await, 0, "{seconds} s later");
+        }
+        // With the longest sync period all that is known is to be read again in each evaluation.
+        let owners = Owners::new(client.clone(), Targets::new(client));
+        for left in [MAX_READS + 1, MAX_REREADS + 1, 1, 0, 0] {
+            assert_eq!(evaluate(&owners).await, left);
+            tokio::time::advance(Duration::from_secs(3_600)).await;
+        }
+    }
+
+    /// Pods outlive the definition of the kind that controls them, and a tenant may name any.
+    #[tokio::test(start_paused = true)]
+    async fn controllers_of_a_kind_that_does_not_exist_are_known() {
+        let (client, _) = fake::api(|request| match request.line.as_str() {
+            "GET /apis" => (200, fake::groups()),
+            _ => (200, fake::deployments()),
+        });
+        let owners = Owners::new(client.clone(), Targets::new(client));
+        let target = TargetRef {
+            api_version: "argoproj.io/v1alpha1".to_owned(),
+            kind: "Rollout".to_owned(),
+            name: "web".to_owned(),
+        };
+        for left in [1, 0, 0] {
+            let (reads, mut failed) = (AtomicUsize::new(0), 0);
+            for n in 0..=MAX_READS {
+                let from = owner("Gone", &n.to_string(), &n.to_string());
+                match owners.leads("shop", from, &target, &reads).await {
+                    Ok(leads) => assert!(!leads),
+                    Err(_) => failed += 1,
+                }
+            }
+            assert_eq!(failed, left);
+            tokio::time::advance(Duration::from_secs(15)).await;
         }
     }
 
