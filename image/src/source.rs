@@ -10,9 +10,9 @@ pub fn source_url(remote: &str) -> Option<String> {
             let location = authority.rsplit('@').next()?;
             let host = location.split_once(':').map_or(location, |(host, _)| host);
             match scheme {
-                "https" | "http" => (location, path),
+                "https" => (location, path),
                 // Their ports are not that of https.
-                "ssh" | "git" | "git+ssh" => (host, path),
+                "http" | "ssh" | "git" | "git+ssh" => (host, path),
                 _ => return None,
             }
         }
@@ -22,14 +22,15 @@ pub fn source_url(remote: &str) -> Option<String> {
             (host.rsplit('@').next()?, path.trim_start_matches('/'))
         }
     };
+    // A password with a slash would be read as the path, whatever else it has.
+    let is_password = path.contains('@');
     let path = path.split(['?', '#']).next()?.trim_end_matches('/');
     let path = path.strip_suffix(".git").unwrap_or(path);
     let (host, port) = location.split_once(':').unwrap_or((location, "443"));
     let is_host = !host.is_empty()
         && host.chars().all(|one| one.is_ascii_alphanumeric() || "-.".contains(one));
     let is_port = !port.is_empty() && port.chars().all(|one| one.is_ascii_digit());
-    // A password with a slash would be read as the path.
-    let is_path = !path.is_empty() && !path.contains(['@', ':', '\\']);
+    let is_path = !path.is_empty() && !is_password && !path.contains([':', '\\']);
     (is_host && is_port && is_path).then(|| format!("https://{location}/{path}"))
 }
 
@@ -54,6 +55,8 @@ mod tests {
         for remote in [
             "https://user:SEC/RET@example.com/team/plimsoll.git",
             "https://user:1/RET@example.com/team/plimsoll.git",
+            "https://user:1/SE#CRET@example.com/team/plimsoll.git",
+            "https://user:1/SE?CRET@example.com/team/plimsoll.git",
             "user:SECRET@example.com:team/plimsoll.git",
         ] {
             assert_eq!(source_url(remote), None, "{remote}");
@@ -70,6 +73,7 @@ mod tests {
             "example.com:/team/plimsoll.git",
             "ssh://git@example.com/team/plimsoll.git",
             "git://example.com/team/plimsoll.git",
+            "http://example.com:8080/team/plimsoll.git",
         ] {
             let url = source_url(remote);
             assert_eq!(url.as_deref(), Some("https://example.com/team/plimsoll"), "{remote}");
