@@ -86,7 +86,7 @@ pub fn show(decision: &Decision, metrics_failed: bool, status: &mut Status, now:
             status.set(kind, true, reason, format_args!("{message}"), now);
         }
         None if metrics_failed => status.end(kind, "nothing stands for the metrics", now),
-        None => status.end(kind, "the metrics are read", now),
+        None => status.end(kind, "nothing stands for a metric", now),
     }
 }
 

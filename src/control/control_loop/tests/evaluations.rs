@@ -296,3 +296,19 @@ async fn a_metric_that_failed_is_told_of_where_something_stands_for_it() {
         }
     }
 }
+
+/// Above maxReplicas no metric is read.
+#[tokio::test]
+async fn fallback_active_does_not_end_with_metrics_that_were_not_read() {
+    let (control, _) = World::new(3, Some(3), |_, _| None).run();
+    show_replicas(&control, 3);
+    let mut state = AutoscalerState::default();
+    for (max, done) in [(9, Held), (2, Rescaled)] {
+        let metric = json!({"metricName": "depth", "averageValue": 1, "onError": "Ignore"});
+        let autoscaler =
+            put(&control, "web", json!({"maxReplicas": max, "customMetrics": [metric]}));
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, done);
+    }
+    let condition = state.status.condition(ConditionKind::FallbackActive).expect("it was set");
+    assert_eq!((condition.status, &*condition.message), (false, "nothing stands for a metric"));
+}
