@@ -131,29 +131,12 @@ fn decide_on<'a>(
     if let Some(rollouts) = execution.rollouts
         && let Some(left) = ctx.cluster.read(|index| rollout_left(index, autoscaler, context))
     {
-        let text = format_args!(
-            "the workload is rolled out: {}",
-            match rollouts {
-                Rollouts::Cap => "no replica is added",
-                Rollouts::Hold => "no replica is added or removed",
-            }
-        );
-        account.holds[0] = Some("RollingOut");
-        let mut is_held = cap(context, "RollingOut", text, &mut decision, &mut status);
-        if rollouts == Rollouts::Hold {
-            account.holds[1] = Some("RollingOut");
-            is_held |= withhold(context, "RollingOut", text, &mut decision, &mut status);
-        }
         let replicas = target.as_ref().map_or(0, |target| target.replicas.spec_replicas);
-        if replicas > 0 {
-            // Or the metrics of the rollout would have it done once that is over, or another bound that held it is.
-            let least = match rollouts {
-                Rollouts::Cap => i32::MIN,
-                Rollouts::Hold => replicas,
-            };
-            history.bound_recommendation(context.now, least, replicas);
-        }
-        release = is_held.then(|| at.process.saturating_add_unsigned(left.as_millis() as u64));
+        let changed = (&mut account, &mut decision, &mut history, &mut status);
+        let is_held = hold_rollout(context, rollouts, replicas, changed);
+        // Not a part of a millisecond early, or it would be held once more.
+        let left = left.as_millis() as u64 + 1;
+        release = is_held.then(|| ctx.clock.elapsed().saturating_add_unsigned(left));
     }
     if is_withheld {
         let text = format_args!(
@@ -164,6 +147,36 @@ fn decide_on<'a>(
     }
     keep_transition(&state.status, &mut status);
     Evaluation { context, target, decision, history, status, at, frozen, account, release }
+}
+
+/// Holds what a rollout prevents at these replicas, and returns whether there was something.
+fn hold_rollout(
+    context: Context<'_>,
+    rollouts: Rollouts,
+    replicas: i32,
+    (account, decision, history, status): (
+        &mut Account,
+        &mut Decision,
+        &mut ScalingHistory,
+        &mut Status,
+    ),
+) -> bool {
+    let (least, what) = match rollouts {
+        Rollouts::Cap => (i32::MIN, "no replica is added"),
+        Rollouts::Hold => (replicas, "no replica is added or removed"),
+    };
+    let text = format_args!("the workload is rolled out: {what}");
+    account.holds[0] = Some("RollingOut");
+    let mut is_held = cap(context, "RollingOut", text, decision, status);
+    if rollouts == Rollouts::Hold {
+        account.holds[1] = Some("RollingOut");
+        is_held |= withhold(context, "RollingOut", text, decision, status);
+    }
+    if replicas > 0 {
+        // Or the metrics of the rollout would have it done once that is over, or another bound that held it is.
+        history.bound_recommendation(context.now, least, replicas);
+    }
+    is_held
 }
 
 /// Keeps the time since which the scale is limited where it was before: the decision itself may have

@@ -92,7 +92,7 @@ async fn what_a_rollout_holds_is_decided_on_again_when_it_may_be_over() {
     tokio::time::advance(Duration::from_secs(40)).await;
     for (left, done) in [(20, Held), (0, Rescaled)] {
         let due = state.release.take().map(|release| release - control.ctx.clock.elapsed());
-        assert_eq!(due, Some(0));
+        assert_eq!(due, Some(1));
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, done);
         tokio::time::advance(Duration::from_secs(left)).await;
     }
