@@ -11,7 +11,7 @@ use super::noted;
 use super::observe::needs_samples;
 use super::state::AutoscalerState;
 use crate::hpa::{Context, Metric, MetricSource, Outcome, Status, parse_group};
-use crate::ledger::account::Facts;
+use crate::ledger::account::{Facts, constraint_of};
 use crate::ledger::{Observed, bounded};
 use crate::promql::query::PrometheusMetric;
 use crate::rules::{ObjectMetric, Rules};
@@ -169,7 +169,9 @@ fn compare(
     state.set_history(history, at, ctx.longest_window());
     let wanted = noted::wanted(&decision);
     let scale = target.as_ref().map(|target| target.replicas.spec_replicas);
-    let ours = wanted.or(scale.ok()).filter(|_| decision.outcome != Outcome::Failed);
+    let is_held = decision.held_back.is_some_and(|(reason, _)| constraint_of(reason).is_some());
+    let ours = wanted.filter(|_| !is_held).or(scale.ok());
+    let ours = ours.filter(|_| decision.outcome != Outcome::Failed);
     let facts = Facts {
         context,
         at: at.wall,

@@ -345,7 +345,7 @@ fn steps(
 }
 
 /// The constraint that keeps the replicas, by the reason of its condition.
-fn constraint_of(reason: &str) -> Option<ConstraintKind> {
+pub fn constraint_of(reason: &str) -> Option<ConstraintKind> {
     match reason {
         "PodsNotKnown" => Some(ConstraintKind::PodsNotKnown),
         "MetricsWereAway" => Some(ConstraintKind::MetricsWereAway),

@@ -148,8 +148,9 @@ pub struct Metric {
     /// changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ratio: Option<f64>,
-    /// weightedRatio is the same with pods that are not ready as 0 and pods without a sample as on target, or
-    /// as 0 above it, if there are any that count. It decides then.
+    /// weightedRatio is the same with pods that are not ready as 0 and pods without a sample as on target (of a
+    /// utilization: with all of their requests, if these are more), or as 0 above it, if there are any that count. It
+    /// decides then.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub weighted_ratio: Option<f64>,
     /// pods by how they counted.

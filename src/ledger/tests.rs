@@ -230,9 +230,14 @@ proptest! {
 /// What the metric has to be for other replicas, held against the algorithm itself.
 #[test]
 fn what_would_change_the_replicas_does() {
-    for (desired, target) in [(1, 80_000), (2, 80_000), (5, 333), (7, 100_000), (30, 1), (49, 77)] {
+    let cases = [(1, 80_000), (2, 80_000), (5, 333), (7, 100_000), (30, 1), (49, 77)];
+    let cases = cases.map(|(desired, target)| (desired, target, 100));
+    // In floating point, 100 * 1.15 is less than 115.
+    for (desired, target, tolerance) in cases.into_iter().chain([(7, 100, 150), (5, 3_000, 150)]) {
+        let own = json!({"tolerance": format!("{tolerance}m")});
         let spec = json!({
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "behavior": {"scaleUp": own, "scaleDown": own},
             "maxReplicas": 50, "metrics": [{"type": "Pods", "pods": {"metric": {"name": "qps"},
                 "target": {"type": "AverageValue", "averageValue": format!("{target}m")}}}]});
         let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
@@ -274,6 +279,7 @@ fn what_would_change_the_replicas_does() {
         let mut basis = (*basis()).clone();
         let metric = MetricBasis { target: Target::Average(target), ..basis.metrics[0].clone() };
         basis.metrics = [metric].into();
+        basis.tolerance = [f64::from(tolerance) / 1_000.0; 2];
         let entry = decision_at(START, desired, desired, target, &Arc::new(basis));
         let (_, [more, fewer]) = super::would_change::would_change(&entry).expect("turns");
         let (more, fewer) = (more.expect("more"), fewer.ok());
@@ -316,6 +322,13 @@ fn one_metric_alone_does_not_give_fewer_replicas_where_another_wants_as_many() {
         (other.status, other.proposed) = (MetricStatus::Invalid, None);
     };
     assert_eq!(of(fails), (true, by_other));
+    // onEmpty: Hold asks for the replicas that there are, and will for those that there will be.
+    assert_eq!(of(|other| other.value = None), (true, by_other));
+    let mut basis = (*basis()).clone();
+    basis.tolerance[0] = 1e15;
+    let entry = decision_at(START, 5, 5, 10_000, &Arc::new(basis));
+    let (_, [_, fewer]) = super::would_change::would_change(&entry).expect("turns");
+    assert_eq!(fewer, Err(super::would_change::Prevented::Tolerance));
 }
 
 /// Ratios have all digits that a float has, and the digest of a line is of what is read.

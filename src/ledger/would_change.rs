@@ -67,12 +67,12 @@ impl Of<'_> {
             return Err(Prevented::Bound);
         }
         self.is_prevented(basis.disabled[0])?;
-        // The values are whole numbers of the target's unit, and the ratio has to leave the tolerance.
-        let within = (number * (1.0 + basis.tolerance[1])).floor();
+        let most = 1.0 + basis.tolerance[1];
+        let within = (number * most).floor();
         if within >= i64::MAX as f64 {
             return Err(Prevented::Tolerance);
         }
-        let value = within as i64 + 1;
+        let value = self.first_outside(within as i64, 1, |ratio| ratio <= most);
         let replicas = self.asked(value).clamp(present.saturating_add(1), basis.max);
         let is_asked = entry.recommended.is_some_and(|recommended| recommended > present);
         self.limited(true, is_asked, replicas, value)
@@ -89,7 +89,9 @@ impl Of<'_> {
             return Err(Prevented::Metric(of));
         }
         self.is_prevented(basis.disabled[1])?;
-        let outside = (number * (1.0 - basis.tolerance[0])).ceil() as i64 - 1;
+        let least = 1.0 - basis.tolerance[0];
+        let within = (number * least).ceil() as i64;
+        let outside = self.first_outside(within, -1, |ratio| ratio >= least);
         let activation = basis.metrics[index].activation.filter(|_| present == 1);
         let (value, replicas) = match activation {
             // It is not active, whatever the tolerance.
@@ -106,19 +108,28 @@ impl Of<'_> {
         self.limited(false, is_asked, replicas, value)
     }
 
+    /// The first value whose ratio to the target is outside of the tolerance, a step beyond a limit that was rounded:
+    /// the values are whole numbers of the target's unit, and what is within is decided by the ratio.
+    fn first_outside(&self, limit: i64, step: i64, is_within: impl Fn(f64) -> bool) -> i64 {
+        let values = [limit, limit.saturating_add(step)];
+        let is_outside = |value: &i64| !is_within(*value as f64 / self.number);
+        values.into_iter().find(is_outside).unwrap_or(limit.saturating_add(2 * step))
+    }
+
     /// The replicas that a value asks for.
     fn asked(&self, value: i64) -> i32 {
         (value as f64 / self.number * f64::from(self.present)).ceil() as i32
     }
 
-    /// Whether another metric keeps the present replicas.
+    /// Whether another metric keeps the present replicas. One without a value that holds (`onEmpty`, `onError`) asks for
+    /// those that there are, however many they will be.
     fn keeps(&self, index: usize, metric: &Measured) -> bool {
+        let on_error = self.entry.basis.metrics.get(index).and_then(|of| of.on_error);
         match metric.proposed {
+            Some(_) if metric.value.is_none() && metric.status != MetricStatus::Invalid => true,
+            Some(_) if metric.value.is_none() && on_error == Some(OnError::Hold) => true,
             Some(proposed) => proposed >= self.present,
-            None => {
-                self.entry.basis.metrics.get(index).and_then(|of| of.on_error)
-                    != Some(OnError::Ignore)
-            }
+            None => on_error != Some(OnError::Ignore),
         }
     }
 

@@ -1,6 +1,6 @@
 //! How the decisions for an observed HPA agree with those of kube-controller-manager.
 
-use super::changes::{name_of, why};
+use super::changes::{constraint, name_of, why};
 use super::words::{clock, counted, date, number, parsed, span};
 use crate::ledger::api::{ApiObserved, Decision, Metric};
 use crate::ledger::{parse_time, time};
@@ -249,6 +249,11 @@ fn cause(decision: &Decision) -> String {
     let oldest = oldest.filter_map(age).map(|seconds| (seconds * 1000.0) as i64).max();
     let old = oldest.filter(|age| *age >= OLD);
     let old = old.map(|age| format!("; the newest sample of Plimsoll's was {} old", span(age)));
+    let own = ["PodsNotKnown", "MetricsWereAway", "RollingOut"];
+    if let Some(held) = decision.constraints.iter().rfind(|one| own.contains(&&*one.kind)) {
+        let why = constraint(held, decision);
+        return format!("{}, which kube-controller-manager does not wait for: {why}", held.kind);
+    }
     let values = values.unwrap_or_default();
     let measured: Vec<(&Metric, &str)> = decision.metrics.iter().zip(values.split(", ")).collect();
     let differing = |is: fn(&Decision, &Metric, &str) -> bool| {
@@ -295,7 +300,7 @@ fn asks_otherwise(decision: &Decision, metric: &Metric, theirs: &str) -> bool {
     let ours = metric.value.as_deref().and_then(parsed);
     let target = metric.target.as_deref().and_then(parsed).filter(|target| *target > 0.0);
     let (Some(ours), Some(theirs), Some(target)) = (ours, parsed(theirs), target) else {
-        return ours.is_some() != parsed(theirs).is_some();
+        return !theirs.is_empty() && ours.is_some() != parsed(theirs).is_some();
     };
     let basis = &decision.basis;
     let within = 1.0 - basis.scale_down_tolerance..=1.0 + basis.scale_up_tolerance;

@@ -146,8 +146,16 @@ pub fn turns(lines: &mut Lines, account: &Account) {
 
 fn turn(turn: &Turn, account: &Account, index: usize, up: bool) -> String {
     let Account { decision, at, .. } = account;
-    if let Some(asked) = asked(decision).filter(|(asked, present)| (asked > present) == up) {
-        return format!("the metrics ask for {} already", asked.0);
+    if let Some((desired, present)) = open(decision).filter(|(to, from)| (to > from) == up) {
+        let asked = decision.recommended_replicas;
+        let asked = asked.filter(|asked| *asked != present && (*asked > present) == up);
+        return match (asked, decision.constraints.last()) {
+            (Some(asked), _) => format!("the metrics ask for {asked} already"),
+            (None, Some(step)) => {
+                format!("{desired} are desired already: {}", constraint(step, decision))
+            }
+            (None, None) => format!("{desired} are desired already"),
+        };
     }
     let of = |index: usize| decision.metrics.iter().find(|metric| metric.metric_index == index);
     let (Some(replicas), Some(value)) = (turn.replicas, turn.value.as_deref()) else {
@@ -163,14 +171,26 @@ fn turn(turn: &Turn, account: &Account, index: usize, up: bool) -> String {
     let name = metric.map_or("the metric".into(), |metric| name_of(metric, decision));
     let value = like(value, metric.and_then(|metric| metric.target.as_deref()));
     let than = if up { "at least" } else { "at most" };
-    format!("({replicas}) {when}, if {name} is {value} {than}")
+    let if_so = format!("if {name} is {value} {than}");
+    match metric.is_some_and(|metric| metric.pods.unready + metric.pods.missing > 0) {
+        true => format!("({replicas}) {if_so}, once all pods are ready and have a sample"),
+        false => format!("({replicas}) {when}, {if_so}"),
+    }
 }
 
 /// The replicas that are decided on and those that there are, where the decision is not carried out.
-fn asked(decision: &Decision) -> Option<(i32, i32)> {
+fn open(decision: &Decision) -> Option<(i32, i32)> {
     let is_open = matches!(&*decision.carried_out.reason, "Preview" | "WriteFailed" | "Observed");
     let both = decision.desired_replicas.zip(decision.current_replicas);
     both.filter(|(desired, current)| is_open && desired != current)
+}
+
+/// A bound, of the spec or of a schedule.
+fn bound(name: &str, replicas: i32, schedule: Option<&str>) -> String {
+    match schedule {
+        Some(schedule) => format!("{name} of the schedule {schedule} is {replicas}"),
+        None => format!("{name} is {replicas}"),
+    }
 }
 
 /// What prevents other replicas.
@@ -180,8 +200,12 @@ fn prevented(turn: &Turn, decision: &Decision, up: bool) -> String {
     let by = turn.prevented_by_metric;
     let metric = by.and_then(|by| decision.metrics.iter().find(|one| one.metric_index == by));
     match turn.prevented_by.as_deref().unwrap_or_default() {
-        "maxReplicas" => format!("maxReplicas is {}", basis.max_replicas),
-        "minReplicas" => format!("minReplicas is {}", basis.min_replicas),
+        "maxReplicas" => {
+            bound("maxReplicas", basis.max_replicas, basis.max_replicas_schedule.as_deref())
+        }
+        "minReplicas" => {
+            bound("minReplicas", basis.min_replicas, basis.min_replicas_schedule.as_deref())
+        }
         "selectPolicy" => format!("selectPolicy of {direction} is Disabled"),
         "tolerance" => format!("no value leaves the tolerance of {direction}"),
         "metric" => match metric {

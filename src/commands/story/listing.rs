@@ -22,8 +22,13 @@ pub struct Listing {
     /// How many decisions there were, and by which metric each was made.
     decisions: u64,
     by: BTreeMap<usize, u64>,
+    /// The metrics that there were, each with what the chart says of it. A spec that is edited has others at their index.
+    metrics: Vec<(Identity, String)>,
     last: Option<Box<Decision>>,
 }
+
+/// What tells a metric from others: its name, scope and type of target.
+type Identity = (String, Option<String>, Option<String>);
 
 /// A run of decisions, as far as the chart shows it.
 #[derive(Debug)]
@@ -31,16 +36,16 @@ struct Seen {
     first: UnixMillis,
     last: UnixMillis,
     replicas: Option<i32>,
-    /// The value and target of each metric.
-    metrics: Box<[(Option<f64>, Option<f64>)]>,
+    /// Of each metric which one it is, its value and its target.
+    metrics: Box<[(usize, Option<f64>, Option<f64>)]>,
 }
 
 impl Seen {
     /// The same with a metric.
     fn point(&self, index: Option<usize>) -> Point {
         let Self { first, last, replicas, .. } = *self;
-        let (value, target) =
-            index.and_then(|index| self.metrics.get(index).copied()).unwrap_or_default();
+        let metric = self.metrics.iter().find(|(of, ..)| Some(*of) == index);
+        let (value, target) = metric.map_or((None, None), |(_, value, target)| (*value, *target));
         Point { first, last, value, target, replicas }
     }
 }
@@ -68,18 +73,34 @@ impl Listing {
         }
         self.decisions += decision.count;
         if let Some(metric) = deciding(decision).or_else(|| decision.metrics.first()) {
-            *self.by.entry(metric.metric_index).or_default() += decision.count;
+            let of = self.identify(metric, decision);
+            *self.by.entry(of).or_default() += decision.count;
         }
         let number = |text: Option<&str>| text.and_then(parsed);
         let value = |metric: &Metric| {
             let text = metric.max_value.as_deref().or(metric.value.as_deref());
-            (number(text), number(metric.target.as_deref()))
+            (self.identify(metric, decision), number(text), number(metric.target.as_deref()))
         };
         let metrics = decision.metrics.iter().map(value).collect();
         self.points.push(Seen { first, last, replicas: replicas(decision), metrics });
         if !decision.metrics.is_empty() || self.last.is_none() {
             self.last = Some(Box::new(decision.clone()));
         }
+    }
+
+    /// Which metric this is, by its place among those that there were.
+    fn identify(&mut self, metric: &Metric, decision: &Decision) -> usize {
+        let Metric { name, scope, target_type, .. } = metric;
+        let target = metric.target.as_deref();
+        let target = target.map_or_else(|| "?".to_owned(), |text| like(text, target));
+        let shown = format!("{} (target {target})", name_of(metric, decision));
+        let identity = (name.clone(), scope.clone(), target_type.clone());
+        let place = self.metrics.iter().position(|(known, _)| *known == identity);
+        match place {
+            Some(place) => self.metrics[place].1 = shown,
+            None => self.metrics.push((identity, shown)),
+        }
+        place.unwrap_or(self.metrics.len() - 1)
     }
 
     /// Whether there is no decision.
@@ -125,15 +146,12 @@ impl Listing {
 
     /// What the chart shows: the metric that decided most often.
     fn load(&self, index: Option<usize>) -> Option<String> {
-        let last = self.last.as_ref()?;
-        let metric = last.metrics.iter().find(|metric| Some(metric.metric_index) == index)?;
-        let target = metric.target.as_deref();
-        let target = target.map_or_else(|| "?".to_owned(), |text| like(text, target));
+        let (_, shown) = self.metrics.get(index?)?;
         let others = match self.by.len() {
             0 | 1 => "",
             _ => ", which decided most often",
         };
-        Some(format!("{} (target {target}){others}", name_of(metric, last)))
+        Some(format!("{shown}{others}"))
     }
 
     fn rows(&self, to: UnixMillis) -> String {

@@ -5,7 +5,7 @@ use super::advice::advice;
 use super::changes::{By, constraint, deciding, name_of, set_back, used, why};
 use super::held::{held_by, steps, turns};
 use super::measured::metrics;
-use super::words::{clock, counted, date, decimal, span};
+use super::words::{clock, counted, date, decimal, parsed, span};
 use crate::ledger::api::{Decision, Metric};
 use crate::ledger::parse_time;
 
@@ -195,7 +195,12 @@ fn within_tolerance(decision: &Decision, metric: &Metric, current: i32) -> Strin
 /// because of them.
 fn with_others(name: &str, metric: &Metric, weighted: f64, is_within: bool) -> String {
     let is_above = metric.ratio > Some(1.0);
-    let missing = if is_above { "0" } else { "on target" };
+    let missing = match metric.target.as_deref().and_then(|target| target.strip_suffix('%')) {
+        _ if is_above => "0".to_owned(),
+        // Their requests, unless the target is more than those.
+        Some(percent) if !(parsed(percent) > Some(100.0)) => "100 % of their requests".to_owned(),
+        _ => "on target".to_owned(),
+    };
     let mut others = Vec::new();
     if metric.pods.unready > 0 && is_above {
         others.push(format!("{} not ready as 0", metric.pods.unready));

@@ -1,7 +1,7 @@
 //! Decisions beside those of kube-controller-manager.
 
 use super::super::{Agreement, total};
-use super::{HOUR, NOW, SECOND, decision, golden, merge, read};
+use super::{HOUR, NOW, SECOND, constraint, decision, golden, merge, read};
 use crate::ledger::time;
 use serde_json::{Value, json};
 
@@ -105,6 +105,12 @@ fn hpas_are_compared() {
     observed.values = Some("9800m".to_owned());
     observed.conditions = Some("ScalingLimited is True (ScaleUpLimit): ...".to_owned());
     text += &differing.text("shop/other-limits", &[]);
+    // It waits for pods that are not known yet. What kube-controller-manager measured is not kept where both want the same.
+    let (decision, _) = differing.difference.as_mut().unwrap();
+    let held = constraint("PodsNotKnown", 4, 6, None);
+    decision.constraints = vec![serde_json::from_value(held).unwrap()];
+    decision.observed.as_mut().unwrap().values = None;
+    text += &differing.text("shop/pods-not-known", &[]);
     text += &agree(&[(40, None, Some(4))]).text("shop/failing", &[]);
     text += &agree(&[(40, Some(4), None)]).text("shop/no-metric", &[]);
     text += &Agreement::default().text("shop/old", &[]);

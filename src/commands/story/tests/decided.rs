@@ -82,6 +82,13 @@ fn what_holds() {
     let mut missing = web(6, json!({}));
     missing.missing = 3;
     golden("without-samples", &missing.decides(4, &[Has::EachPod(8_000)]).story());
+    // 30 m of the 100 m that each pod requests: pods without a sample count with all of theirs.
+    let mut usage = Workload::new(5, &[utilization(None, 60)], json!({}));
+    usage.missing = 2;
+    golden("usage-without-samples", &usage.decides(4, &[Has::EachPod(60)]).story());
+    let mut below = web(1, json!({"minReplicas": 3}));
+    below.done = Done::Preview;
+    golden("preview-below-min", &below.decides(4, &[Has::EachPod(2_000)]).story());
 }
 
 #[test]

@@ -236,7 +236,7 @@ export class One {
     this.#chart.choose(index);
     setText(find("story-title"), this.#isHeld ? "Decision (held: Esc lets go)" : "Decision");
     const none = this.#isComplete ? "No decision is known." : "Reading decisions…";
-    const told = decision ? sentences(decision) : [];
+    const told = decision ? sentences(decision, index === this.#known.all.length - 1) : [];
     // A screen reader says it when another is chosen, and not at each evaluation of the same.
     const name = decision ? `${decision.metadata.name} ${head(decision)}` : none;
     if (document.activeElement !== slider || slider.dataset.told !== name) {

@@ -4,7 +4,7 @@ import { metricName, moment, plain, utc, zone } from "./text.js";
 
 const REASONS = {
   MetricRecommendation: "The metric that asks for most proposes it.",
-  WithinTolerance: "The metrics are within the tolerance of their targets.",
+  WithinTolerance: "The metrics ask for the replicas that there are.",
   Stabilized: "A stabilization window holds the replicas.",
   PolicyLimited: "Policies limit how fast it may change.",
   ReplicaLimit: "minReplicas or maxReplicas limits it.",
@@ -13,7 +13,6 @@ const REASONS = {
   RecommendationFailed: "No decision was possible.",
   Fallback: "The metrics failed for a while, and the fallback applies.",
   Forecast: "The forecast asks for it.",
-  Paused: "The autoscaler is paused.",
   Frozen: "An administrator has frozen all scales.",
   Observed: "It is only shown: Plimsoll does not execute it.",
 };
@@ -32,6 +31,18 @@ const CONSTRAINTS = {
   RollingOut: "A rollout",
   Fallback: "The fallback",
 };
+
+// What prevents other replicas, by `preventedBy`.
+const PREVENTED = {
+  ...CONSTRAINTS,
+  selectPolicy: "selectPolicy: Disabled",
+  tolerance: "The tolerance, which no value leaves",
+  metric: "Another metric",
+  Frozen: "The freeze of all scales",
+};
+
+// Constraints whose sentence says all: the reason of a decision has no word of its own for them.
+const HOLDS = ["PodsNotKnown", "MetricsWereAway", "RollingOut"];
 
 const NOT_CARRIED_OUT = {
   NoDecision: "there was no decision",
@@ -102,14 +113,18 @@ function ofMetric(metric) {
 }
 
 // What the metric has to be for a turn: `metric` is the one that decides.
-function turnOf(turn, isMore, metric) {
+function turnOf(turn, isMore, metric, decision) {
   if (!turn || turn.replicas === undefined) {
-    return turn?.preventedBy ? `${isMore ? "More" : "Fewer"} are prevented by ${turn.preventedBy}.` : null;
+    if (!turn?.preventedBy) return null;
+    const by = decision.metrics?.find((one) => one.metricIndex === turn.preventedByMetric);
+    const what = by ? metricName(by.name) : PREVENTED[turn.preventedBy] ?? turn.preventedBy;
+    return `${what} prevents ${isMore ? "more" : "fewer"} replicas.`;
   }
   const value = turn.value === undefined ? "" : ` if ${metric ? metricName(metric.name) : "the metric"} is ${plain(turn.value, metric ? unit(metric) : "")} or ${isMore ? "more" : "less"}`;
+  const others = (metric?.pods?.unready ?? 0) + (metric?.pods?.missing ?? 0);
+  if (others > 0) return `It would be ${replicas(turn.replicas)}${value}, once all pods are ready and have a sample.`;
   const soon = turn.earliest && new Date(turn.earliest) > Date.now() ? `, from ${moment(turn.earliest)}` : "";
-  const bound = turn.preventedBy ? `, but ${turn.preventedBy} prevents it` : "";
-  return `It would be ${replicas(turn.replicas)}${value}${soon}${bound}.`;
+  return `It would be ${replicas(turn.replicas)}${value}${soon}.`;
 }
 
 // What kube-controller-manager decided meanwhile.
@@ -121,8 +136,18 @@ function observation({ observed, desiredReplicas }) {
   return `kube-controller-manager decided otherwise: ${replicas(theirs)}${measured}.`;
 }
 
-// The sentences of the story, in the order of the decision.
-export function sentences(decision) {
+// Why the decision is as it is, if nothing else in the story says so.
+function reason({ reason, carriedOut, constraints }) {
+  // A workload at zero that only its owner scales is not paused: nothing was to be carried out.
+  if (reason === "Paused") {
+    return carriedOut?.reason === "Paused" ? "The autoscaler is paused." : "It stays at zero: only its owner scales it up from there.";
+  }
+  return HOLDS.includes(constraints?.at(-1)?.type) ? undefined : REASONS[reason];
+}
+
+// The sentences of the story, in the order of the decision. What would change it is told of the last one alone: what
+// would have changed an earlier one is not what would now.
+export function sentences(decision, isLast) {
   const told = [];
   if (decision.message) told.push(decision.message);
   const metrics = decision.metrics ?? [];
@@ -130,7 +155,8 @@ export function sentences(decision) {
   const others = metrics.filter((metric) => metric.status !== "Used");
   told.push(...[...used, ...others].map(ofMetric));
   if (decision.metricsLeftOut) told.push(`${decision.metricsLeftOut} more metrics are not shown here: kubectl plimsoll explain has them.`);
-  if (REASONS[decision.reason]) told.push(REASONS[decision.reason]);
+  const why = reason(decision);
+  if (why) told.push(why);
   for (const one of decision.constraints ?? []) {
     const until = one.until ? `, until ${moment(one.until)}` : "";
     told.push(`${constraint(one)}: ${one.replicasAfter} instead of ${one.replicasBefore}${until}.`);
@@ -142,8 +168,9 @@ export function sentences(decision) {
     told.push(`Not written: ${NOT_CARRIED_OUT[carriedOut.reason]}.`);
   }
   if (observed) told.push(observation(decision));
+  if (!isLast) return told;
   const metric = metrics.find((one) => one.metricIndex === wouldChange?.metricIndex);
-  const turns = [turnOf(wouldChange?.more, true, metric), turnOf(wouldChange?.fewer, false, metric)];
+  const turns = [turnOf(wouldChange?.more, true, metric, decision), turnOf(wouldChange?.fewer, false, metric, decision)];
   told.push(...turns.filter((sentence) => sentence !== null));
   return told;
 }
