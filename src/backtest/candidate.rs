@@ -6,6 +6,7 @@ use crate::hpa::{
 };
 use crate::k8s::Quantity;
 use crate::promql::query::PrometheusMetric;
+use crate::time::UnixMillis;
 use crate::watch::parse_spec;
 use k8s_openapi::api::autoscaling::v2::{MetricSpec, MetricTarget};
 use serde_json::Value;
@@ -43,6 +44,8 @@ pub struct Candidate {
 pub struct Measure {
     /// Its name in messages.
     pub name: String,
+    /// What tells it from others of its name: `cpu/app` of a container, or `requests#2` of the second one.
+    pub key: String,
     /// What it is a metric of.
     pub of: Of,
     /// What is queried in Prometheus; none for metrics of rules, and for resources.
@@ -91,6 +94,7 @@ impl Candidate {
             let query = scaling.prometheus_metrics.get(index).cloned().flatten();
             metrics.push(Measure { query, ..measure });
         }
+        set_keys(&mut metrics);
         if metrics.is_empty() {
             return Err("it has no metric".to_owned());
         }
@@ -115,6 +119,38 @@ impl Candidate {
             [metric] if matches!(metric.of, Of::Pods | Of::Workload) => Ok(metric),
             [_] => Err("its metric: one of pods, or an External metric with an averageValue was expected: a file of load says nothing of others".to_owned()),
             more => Err(format!("{} metrics: one was expected, with an averageValue", more.len())),
+        }
+    }
+
+    /// What is given for a metric: by its key, or by its name if no other has it.
+    ///
+    /// # Errors
+    /// If it is given by a name that several metrics have.
+    pub fn given<'a, T>(
+        &self,
+        metric: &Measure,
+        all: &'a BTreeMap<String, T>,
+    ) -> Result<Option<&'a T>, String> {
+        if let Some(given) = all.get(&metric.key) {
+            return Ok(Some(given));
+        }
+        let Some(given) = all.get(&metric.name) else { return Ok(None) };
+        let same: Vec<&str> = self
+            .metrics
+            .iter()
+            .filter(|other| other.name == metric.name)
+            .map(|other| &*other.key)
+            .collect();
+        match &*same {
+            [_] => Ok(Some(given)),
+            // It is the key of one of them.
+            _ if same.contains(&&*metric.name) => Ok(None),
+            _ => Err(format!(
+                "{}: {} metrics have this name; {} was expected",
+                metric.name,
+                same.len(),
+                same.join(" or ")
+            )),
         }
     }
 
@@ -184,19 +220,29 @@ impl Candidate {
         self.spec.min_replicas
     }
 
-    /// The pods that a load of each metric needs; none if all are unknown.
-    pub fn needed(&self, loads: &[Option<f64>]) -> Option<i64> {
-        self.carried_by(loads).map(|pods| pods.max(self.min().into()))
+    /// The bounds at a time: those of the spec, which schedules move.
+    pub fn bounds_at(&self, now: UnixMillis) -> [i32; 2] {
+        bounds(Context::new(&self.spec, &ControllerConfig::default(), now))
     }
 
-    /// The same without the least replicas.
+    /// The pods that a load of each metric needs where so many are the least; none if all are unknown.
+    pub fn needed(&self, loads: &[Option<f64>], least: i32) -> Option<i64> {
+        self.carried_by(loads).map(|pods| pods.max(least.into()))
+    }
+
+    /// The same without a least number.
     pub fn carried_by(&self, loads: &[Option<f64>]) -> Option<i64> {
         self.pods(loads, Measure::carries)
     }
 
-    /// The pods that the targets ask for with a load of each metric; none if all are unknown.
-    pub fn asked(&self, loads: &[Option<f64>]) -> Option<i64> {
-        self.pods(loads, |metric| metric.target).map(|pods| pods.max(self.min().into()))
+    /// The pods that the targets ask for with a load of each metric where so many are the least; none if all are unknown.
+    pub fn asked(&self, loads: &[Option<f64>], least: i32) -> Option<i64> {
+        self.pods(loads, |metric| metric.target).map(|pods| pods.max(least.into()))
+    }
+
+    /// How much more a pod carries than the target, in percent: of the metric of which it is least.
+    pub fn headroom(&self) -> f64 {
+        self.metrics.iter().map(Measure::headroom).fold(f64::INFINITY, f64::min)
     }
 
     /// The candidate of another spec for the same pods: they request and carry as much as those of this one.
@@ -249,6 +295,7 @@ impl Measure {
     fn new(source: &MetricSource, written: Option<f64>) -> Result<Self, String> {
         let metric = |name: &str, of: Of, target: f64| Self {
             name: name.to_owned(),
+            key: name.to_owned(),
             of,
             query: None,
             target,
@@ -286,6 +333,31 @@ impl Measure {
             true => Ok(measure),
             false => Err("its averageValue: more than 0 was expected".to_owned()),
         }
+    }
+}
+
+/// A container is part of the key, and a number where that leaves several with the same.
+fn set_keys(metrics: &mut [Measure]) {
+    for metric in &mut *metrics {
+        if let Of::Resource { container: Some(container), .. } = &metric.of {
+            metric.key = format!("{}/{container}", metric.name);
+        }
+    }
+    let keys: Vec<String> = metrics.iter().map(|metric| metric.key.clone()).collect();
+    for (index, metric) in metrics.iter_mut().enumerate() {
+        let same = |keys: &[String]| keys.iter().filter(|key| **key == metric.key).count();
+        if same(&keys) > 1 {
+            let number = same(&keys[..=index]);
+            metric.key = format!("{}#{number}", metric.key);
+        }
+    }
+}
+
+/// The bounds of a decision. Without schedules they are those that are written, also where the least is above the most.
+pub(super) fn bounds(context: Context<'_>) -> [i32; 2] {
+    match context.spec.schedules.is_empty() {
+        true => [context.spec.min_replicas, context.spec.max_replicas],
+        false => [context.bounds.min, context.bounds.max],
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// What is in the names of metrics that say how long something takes or how much waits: more pods make them smaller, so
 /// that what was recorded says nothing of another number of pods.
-const WORDS: [&str; 16] = [
+const WORDS: [&str; 31] = [
     "queue",
     "queued",
     "backlog",
@@ -23,6 +23,21 @@ const WORDS: [&str; 16] = [
     "unacked",
     "delay",
     "messages_visible",
+    "messages_ready",
+    "outstanding",
+    "unprocessed",
+    "response_time",
+    "rtt",
+    "p50",
+    "p75",
+    "p90",
+    "p95",
+    "p99",
+    "p999",
+    "busy",
+    "pool_utilization",
+    "worker_utilization",
+    "active_requests",
 ];
 
 impl Candidate {
@@ -32,8 +47,9 @@ impl Candidate {
     /// If one of its metrics probably is one.
     pub fn refuse_feedback(&self, totals: &BTreeMap<String, String>) -> Result<(), String> {
         let feedback = |metric: &Measure| {
-            let total = totals.get(&metric.name).and_then(|total| of_query(total));
-            metric.feedback().or(total)
+            // A name of several metrics is refused where its query is asked.
+            let total = self.given(metric, totals).ok().flatten();
+            metric.feedback().or_else(|| total.and_then(|total| of_query(total)))
         };
         match self.metrics.iter().find_map(feedback) {
             None => Ok(()),
@@ -109,9 +125,24 @@ mod tests {
         for load in ["http_requests_total", "queue_consumed_total", "cpu_usage", "message_size"] {
             assert_eq!(refused(load, None, None), None, "{load}");
         }
-        for metric in ["queue_length", "queueDepth", "http_requests_in_flight", "request_latency"] {
+        for metric in [
+            "queue_length",
+            "queueDepth",
+            "http_requests_in_flight",
+            "request_latency",
+            "http_response_time_p95_ms",
+            "requests_p999",
+            "responseTime",
+            "outstanding_jobs",
+            "active_requests",
+            "busy_workers",
+            "thread_pool_utilization",
+            "rabbitmq_queue_messages_ready",
+        ] {
             assert!(refused(metric, None, None).is_some(), "{metric}");
         }
+        assert_eq!(refused("cpu_utilization", None, None), None);
+        assert_eq!(refused("responses_time_series", None, None), None);
         let mean = "sum(rate(http_duration_seconds_sum{namespace=\"shop\"}[5m])) / sum(rate(http_duration_seconds_count{namespace=\"shop\"}[5m]))";
         assert!(
             refused("latency", Some(mean), None).unwrap().contains("the mean of http_duration")

@@ -1,7 +1,8 @@
 //! What a run costs, and what it leaves short.
 
+use super::candidate::bounds;
 use super::reversal::Reversals;
-use crate::hpa::{Context, Spec};
+use crate::hpa::Context;
 use serde::Serialize;
 
 /// The figures of a candidate: sums over decisions, with the state after each, times the period.
@@ -48,8 +49,6 @@ pub(super) struct Tally {
     period: i64,
     wanted: i32,
     turns: Reversals,
-    /// The bounds are those of schedules.
-    is_scheduled: bool,
     replicas: i64,
     needed: i64,
     under_ticks: i64,
@@ -64,12 +63,11 @@ pub(super) struct Tally {
 
 impl Tally {
     /// Of a run with a period in ms that begins with so many replicas.
-    pub(super) fn new(spec: &Spec, period: i64, wanted: i32) -> Self {
+    pub(super) fn new(period: i64, wanted: i32) -> Self {
         Self {
             period,
             wanted,
             turns: Reversals::default(),
-            is_scheduled: !spec.schedules.is_empty(),
             replicas: 0,
             needed: 0,
             under_ticks: 0,
@@ -103,10 +101,7 @@ impl Tally {
         self.events += u64::from(change.is_some());
         self.reversals += u64::from(is_reversal);
         self.replicas += i64::from(wanted);
-        let bounds = match self.is_scheduled {
-            true => [context.bounds.min, context.bounds.max],
-            false => [context.spec.min_replicas, context.spec.max_replicas],
-        };
+        let bounds = bounds(context);
         self.at_min += i64::from(wanted == bounds[0]);
         self.at_max += i64::from(wanted == bounds[1]);
         let Some(needed) = needed else { return };

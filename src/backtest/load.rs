@@ -209,6 +209,11 @@ impl Load {
         self.rows.last().map_or(0, |row| row.gaps)
     }
 
+    /// What it adds up to between times that increase.
+    pub fn areas(&self) -> Areas<'_> {
+        Areas { cursor: self.cursor(), last: None }
+    }
+
     /// Reads it at times that increase.
     pub fn cursor(&self) -> Cursor<'_> {
         Cursor { rows: &self.rows, end: 0 }
@@ -258,6 +263,26 @@ impl Cursor<'_> {
         let (start, end) = self.around(time)?;
         let mean = f64::midpoint(start.value, between(start, end, time));
         Some((start.integral.plus((time - start.time) as f64 * mean), start.gaps))
+    }
+}
+
+/// What a load adds up to between times that increase.
+#[derive(Clone, Debug)]
+pub struct Areas<'a> {
+    cursor: Cursor<'a>,
+    /// The time that was asked for before, the integral until then, and the length of the gaps.
+    last: Option<(UnixMillis, Sum, i64)>,
+}
+
+impl Areas<'_> {
+    /// The load times seconds since the last known time that was asked for, and in how many seconds of these it is known.
+    /// None in a gap.
+    pub fn until(&mut self, time: UnixMillis) -> Option<(f64, f64)> {
+        let (sum, gaps) = self.cursor.integral(time)?;
+        let (since, before, gaps_before) =
+            self.last.replace((time, sum, gaps)).unwrap_or((time, sum, gaps));
+        let known = time - since - (gaps - gaps_before);
+        Some((sum.minus(before) / 1000.0, known as f64 / 1000.0))
     }
 }
 

@@ -4,6 +4,7 @@
 //! decided at a time depends on later load.
 
 mod candidate;
+mod ceiling;
 mod feedback;
 mod figures;
 mod history;
@@ -34,7 +35,7 @@ pub use recording::{Recording, Slot, TimeAxis};
 pub use reproduce::{Agreement, Comparison, Reproduction, Trust, reproduce};
 pub use reversal::Reversals;
 pub use run::{MAX_TICKS, Options, Run, Span, check_ticks, run, run_observed, simulate};
-pub use saturation::{LowConfidence, low_confidence};
+pub use saturation::{LowConfidence, low_confidence, minutes};
 pub use search::{Keep, Limits, Recommendation, Trial, search};
 pub use source::Source;
 pub use trace::Trace;

@@ -10,34 +10,28 @@ pub struct Queue<'a, S> {
     arrivals: &'a mut S,
     /// How much a pod completes in a second.
     rate: f64,
-    /// The time until which it is known, what waits then, what arrives in a second, and the ready pods.
-    at: UnixMillis,
+    /// What waits, and the pods that are ready since the last decision.
     waiting: f64,
-    arriving: Option<f64>,
     ready: usize,
 }
 
 impl<'a, S: Source> Queue<'a, S> {
-    /// A queue that is empty at a time.
-    pub fn new(arrivals: &'a mut S, rate: f64, at: UnixMillis) -> Self {
-        Self { arrivals, rate, at, waiting: 0.0, arriving: None, ready: 0 }
+    /// A queue that is empty at the first time that is asked for.
+    pub fn new(arrivals: &'a mut S, rate: f64) -> Self {
+        Self { arrivals, rate, waiting: 0.0, ready: 0 }
     }
 }
 
 impl<S: Source> Source for Queue<'_, S> {
     fn measured(&mut self, now: UnixMillis, _ready: usize, values: &mut Vec<Option<f64>>) {
-        self.arrivals.load(now, values);
-        let arriving = values.first().copied().flatten();
-        let seconds = (now - self.at) as f64 / 1000.0;
         // While it is not known what arrives, it is not known what waits: what was known stays.
-        if let (Some(before), Some(after)) = (self.arriving, arriving) {
-            let completed = self.rate * self.ready as f64;
-            let change = (f64::midpoint(before, after) - completed) * seconds;
-            self.waiting = (self.waiting + change).max(0.0);
+        let arrived = self.arrivals.arrived(now);
+        if let Some((arrived, seconds)) = arrived {
+            let completed = self.rate * self.ready as f64 * seconds;
+            self.waiting = (self.waiting + arrived - completed).max(0.0);
         }
-        (self.at, self.arriving) = (now, arriving);
         values.clear();
-        values.push(arriving.map(|_| self.waiting));
+        values.push(arrived.map(|_| self.waiting));
     }
 
     fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>) {

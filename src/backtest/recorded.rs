@@ -1,6 +1,6 @@
 //! What was recorded of a workload: the load of its metrics, and its replicas.
 
-use super::load::{Cursor, Load};
+use super::load::{Areas, Cursor, Load};
 use super::source::Source;
 use crate::time::UnixMillis;
 
@@ -14,14 +14,14 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// The first time at which a metric is known.
+    /// The first time at which all metrics are known: without one of them, fewer pods are needed than in truth.
     pub fn first(&self) -> UnixMillis {
-        self.loads.iter().map(Load::first).min().unwrap_or_default()
+        self.loads.iter().map(Load::first).max().unwrap_or_default()
     }
 
     /// The last one.
     pub fn last(&self) -> UnixMillis {
-        self.loads.iter().map(Load::last).max().unwrap_or_default()
+        self.loads.iter().map(Load::last).min().unwrap_or_default()
     }
 
     /// The part from a time to another one, both included.
@@ -40,7 +40,8 @@ impl Recorded {
     /// The source of a run.
     pub fn source(&self) -> Replayed<'_> {
         let cursors = || self.loads.iter().map(Load::cursor).collect();
-        Replayed { step: self.step, measured: cursors(), load: cursors() }
+        let areas = self.loads.first().map(Load::areas);
+        Replayed { step: self.step, measured: cursors(), load: cursors(), areas }
     }
 }
 
@@ -50,6 +51,7 @@ pub struct Replayed<'a> {
     step: i64,
     measured: Vec<Cursor<'a>>,
     load: Vec<Cursor<'a>>,
+    areas: Option<Areas<'a>>,
 }
 
 impl Source for Replayed<'_> {
@@ -59,6 +61,10 @@ impl Source for Replayed<'_> {
 
     fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>) {
         read(&mut self.load, now, self.step, loads);
+    }
+
+    fn arrived(&mut self, now: UnixMillis) -> Option<(f64, f64)> {
+        self.areas.as_mut()?.until(now)
     }
 }
 

@@ -7,6 +7,7 @@ use super::run::{Options, Span, simulate};
 use super::source::Source;
 use crate::time::UnixMillis;
 use serde::Serialize;
+use std::time::Duration;
 
 /// How long after a decision its replicas may be seen at the earliest, in ms.
 const WRITE_MS: i64 = 250;
@@ -81,25 +82,37 @@ pub struct Reproduction {
     pub replicas: Vec<(f64, i64, i64)>,
 }
 
+impl Reproduction {
+    /// Whether replicas that stay as they were are as near as those of the backtest.
+    pub fn is_untested(&self) -> bool {
+        self.agreement.mean_difference >= self.stay.mean_difference
+    }
+}
+
 /// How far a backtest can be trusted, by what it reproduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Trust {
     /// It is not what was.
     Low,
-    /// It is near.
+    /// It is near, or nothing changed.
     Medium,
-    /// It is what was, in nearly all decisions.
+    /// It is what was, in nearly all decisions, and the replicas changed.
     High,
 }
 
 impl Trust {
-    /// By an agreement and the better one of the simple guesses.
-    pub fn of(agreement: &Agreement, guess: &Agreement) -> Self {
+    /// By an agreement, and what replicas that stay and those that the load needs agree in. Where replicas that stay are
+    /// as near, nothing happened that tells a spec from others.
+    pub fn of(agreement: &Agreement, stay: &Agreement, needed: &Agreement) -> Self {
         if agreement.within_one >= 0.95 && agreement.equal >= 0.8 {
-            return Self::High;
+            return match agreement.mean_difference < stay.mean_difference {
+                true => Self::High,
+                false => Self::Medium,
+            };
         }
-        match agreement.within_one >= 0.8 && agreement.mean_difference <= guess.mean_difference {
+        let guess = stay.mean_difference.min(needed.mean_difference);
+        match agreement.within_one >= 0.8 && agreement.mean_difference <= guess {
             true => Self::Medium,
             false => Self::Low,
         }
@@ -163,7 +176,9 @@ pub fn reproduce(
     let start = was_there.replicas.at(first);
     let window_ms = candidate.sample_window_ms(period);
     let span = Span { first, end: recorded.last(), window_ms, start, times: Some(&times) };
-    let run = simulate(candidate, &mut recorded.source(), span, options, &mut ())?;
+    // What is not counted elsewhere is compared here as well.
+    let options = Options { warm_up: Duration::ZERO, ..*options };
+    let run = simulate(candidate, &mut recorded.source(), span, &options, &mut ())?;
     let mut source = recorded.source();
     let mut loads = Vec::new();
     let (mut simulated, mut stay, mut needed) = <(Comparison, Comparison, Comparison)>::default();
@@ -185,12 +200,11 @@ pub fn reproduce(
         let number = if was_there.is_counted { state.0 } else { state.1 };
         simulated.count(number, was);
         stay.count(*at_start.get_or_insert(was), was);
-        if let Some(load) = candidate.needed(&loads) {
-            needed.count(load.clamp(0, candidate.spec.max_replicas.into()), was);
+        let [least, most] = candidate.bounds_at(now);
+        if let Some(load) = candidate.needed(&loads, least) {
+            needed.count(load.clamp(0, most.into()), was);
         }
-        let bounds =
-            i64::from(candidate.spec.min_replicas)..=i64::from(candidate.spec.max_replicas);
-        outside += i64::from(!bounds.contains(&was));
+        outside += i64::from(!(i64::from(least)..=i64::from(most)).contains(&was));
         let ready = after(&was_there.ready, now, period);
         not_ready += i64::from(ready.is_some_and(|ready| ready < state.0));
         let row = (now as f64 / 1000.0, was, number);
@@ -202,8 +216,7 @@ pub fn reproduce(
         return Ok(None);
     };
     let needed = needed.agreement().unwrap_or(stay);
-    let better = if needed.mean_difference < stay.mean_difference { &needed } else { &stay };
-    let trust = Trust::of(&agreement, better);
+    let trust = Trust::of(&agreement, &stay, &needed);
     // Decisions after which nothing was scraped are like the others.
     let minutes = |ticks: i64| {
         let share = ticks as f64 / agreement.ticks as f64;
@@ -223,7 +236,10 @@ pub fn reproduce(
                 minutes(not_ready)
             ));
         }
-        unknown.push("whether the spec, the query or the replicas were changed by hand".to_owned());
+        unknown.push(match agreement.mean_difference < stay.mean_difference {
+            true => "whether the spec, the query or the replicas were changed by hand".to_owned(),
+            false => "what it does when the load changes: replicas that stay as they were are as near, so that this day proves little".to_owned(),
+        });
     }
     let changes = changes.iter().filter(|change| change.seen >= from).count();
     let (name, source) = (candidate.name.clone(), was_there.source.clone());
@@ -243,6 +259,22 @@ pub fn reproduce(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_day_without_a_change_proves_little() {
+        let of = |numbers: &[i64], was: &[i64]| {
+            let mut comparison = Comparison::default();
+            numbers.iter().zip(was).for_each(|(number, was)| comparison.count(*number, *was));
+            comparison.agreement().unwrap()
+        };
+        let trust = |numbers: &[i64], was: &[i64]| {
+            let stay = vec![was[0]; was.len()];
+            Trust::of(&of(numbers, was), &of(&stay, was), &of(&stay, was))
+        };
+        assert_eq!(trust(&[2, 2, 2, 2, 2], &[2, 2, 2, 2, 2]), Trust::Medium);
+        assert_eq!(trust(&[2, 2, 4, 4, 2], &[2, 2, 4, 4, 2]), Trust::High);
+        assert_eq!(trust(&[9, 2, 9, 4, 2], &[2, 2, 4, 4, 2]), Trust::Low);
+    }
 
     #[test]
     fn decisions_are_at_the_times_at_which_changes_can_have_been_decided() {

@@ -1,6 +1,6 @@
 //! The closed loop: decisions on recorded load, and the workload that follows them.
 
-use super::candidate::{Candidate, Measure, millis};
+use super::candidate::{Candidate, Measure, bounds, millis};
 use super::figures::{Figures, Tally};
 use super::load::Load;
 use super::measured::Measured;
@@ -124,8 +124,9 @@ pub fn simulate(
     candidate.metrics[0].pod_carries = Some(rate);
     let mut arrivals = Vec::new();
     source.load(span.first, &mut arrivals);
-    let start = span.start.or_else(|| candidate.needed(&arrivals));
-    let mut queue = Queue::new(source, rate, span.first);
+    let [least, _] = candidate.bounds_at(span.first);
+    let start = span.start.or_else(|| candidate.needed(&arrivals, least));
+    let mut queue = Queue::new(source, rate);
     closed_loop(&candidate, &mut queue, Span { start, ..span }, options, observer)
 }
 
@@ -138,12 +139,16 @@ fn closed_loop(
 ) -> Result<Run, String> {
     let period = candidate.period_ms(options.period);
     let Span { first, end, window_ms, .. } = span;
+    if first > end {
+        return Err("its metrics have no time in common in this history".to_owned());
+    }
     let ticks = span.times.map_or((end - first) / period + 1, |times| times.len() as i64);
     check_ticks(ticks)?;
     let (spec, config) = (&candidate.spec, config(candidate));
     let (mut values, mut loads) = (Vec::new(), Vec::new());
     source.load(first, &mut loads);
-    let start = span.start.or_else(|| candidate.asked(&loads)).unwrap_or_default();
+    let [least, _] = candidate.bounds_at(first);
+    let start = span.start.or_else(|| candidate.asked(&loads, least)).unwrap_or_default();
     // A workload that was at zero by other hands stays there, and says nothing of the autoscaler.
     let start = if start == 0 && !spec.may_be_zero() { 1 } else { start };
     if start > MAX_REPLICAS {
@@ -162,20 +167,22 @@ fn closed_loop(
         let why = format_args!("it begins at zero");
         status.set(ConditionKind::ScaledToZero, true, "ScaledToZero", why, first);
     }
-    let mut tally = Tally::new(spec, period, wanted);
+    let mut tally = Tally::new(period, wanted);
     let mut replicas: Vec<(UnixMillis, usize, i32)> = Vec::new();
     let mut measured = Measured::new(candidate);
     let counted_from = first.saturating_add(millis(options.warm_up));
-    if counted_from > end {
+    let last = match span.times {
+        Some(times) => times.last().copied().unwrap_or(first),
+        None => first + (ticks - 1) * period,
+    };
+    if counted_from > last {
         return Err(format!(
-            "--warm-up: less than the {} s of load was expected, as nothing is counted before",
-            (end - first) / 1000
+            "--warm-up: at most the {} s until the last decision were expected, as nothing is counted before",
+            (last - first) / 1000
         ));
     }
-    let mut last = first;
     for tick in 0..ticks {
         let now = span.times.map_or(first + tick * period, |times| times[tick as usize]);
-        last = now;
         workload.advance(now);
         source.measured(now, workload.ready(), &mut values);
         measured.set(&values, &workload, now, window_ms);
@@ -205,7 +212,7 @@ fn closed_loop(
             replicas.push((now, after.0, after.1));
         }
         source.load(now, &mut loads);
-        let needed = candidate.needed(&loads);
+        let needed = candidate.needed(&loads, bounds(context)[0]);
         tally.count(context, needed, workload.ready(), wanted, now >= counted_from);
         observer.decided(&Decided {
             context,

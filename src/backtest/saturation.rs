@@ -1,5 +1,6 @@
 //! Where a recorded load can't be trusted: gaps, and load that was cut off because the pods could not carry more.
 
+use super::ceiling::at_ceiling;
 use super::load::Load;
 use crate::time::UnixMillis;
 use serde::Serialize;
@@ -18,6 +19,10 @@ const LEAST_ROWS: usize = 5;
 const CEILING_MS: i64 = 7_200_000;
 /// How many windows say how much a load varies.
 const WINDOWS: usize = 2_000;
+/// A distance of rows that is more than so many times as long as is usual is a hole, if it is not short, either.
+const HOLE: i64 = 10;
+/// Parts that are cut off and as near as this are one, in ms.
+const NEAR_MS: i64 = 600_000;
 
 /// A part of the load that says less than the others.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -38,17 +43,33 @@ impl LowConfidence {
     }
 }
 
+/// For how long they say less, in minutes. Parts of several loads may be at the same time.
+pub fn minutes<'a>(parts: impl IntoIterator<Item = &'a LowConfidence>) -> f64 {
+    let mut parts: Vec<[f64; 2]> = parts.into_iter().map(|part| [part.from, part.to]).collect();
+    parts.sort_by(|one, other| one[0].total_cmp(&other[0]));
+    let (mut sum, mut end) = (0.0, f64::NEG_INFINITY);
+    for [from, to] in parts {
+        sum += (to - from.max(end)).max(0.0);
+        end = end.max(to);
+    }
+    sum / 60.0
+}
+
 /// The parts of a load that say less than the others, in their order.
 ///
-/// Load that was cut off is flat at a high level with nothing above it, while it is not flat below: users ask for more
-/// than the pods can carry, and what is measured is what they carry. A load that has steps at low levels, too, has them
-/// by nature.
+/// Load that was cut off stays at a high level with nothing above it, while it does not below: users ask for more than
+/// the pods can carry, and what is measured is what they carry. A load that has steps at low levels, too, has them by
+/// nature.
 pub fn low_confidence(load: &Load) -> Vec<LowConfidence> {
     let points: Vec<(UnixMillis, f64)> = load.points().collect();
     let mut parts: Vec<LowConfidence> = load
         .gaps()
         .map(|(from, to)| LowConfidence::new(from, to, "there is no load in the history"))
         .collect();
+    parts.extend(holes(load, &points).map(|(from, to)| {
+        let reason = "there is no row for longer than usual: the load is taken to be linear here";
+        LowConfidence::new(from, to, reason)
+    }));
     parts.extend(cut_off(&points).into_iter().map(|part| {
         let reason = format!(
             "the load stays at {:.6} while it varies elsewhere: more may have been asked for than the pods could carry",
@@ -58,6 +79,23 @@ pub fn low_confidence(load: &Load) -> Vec<LowConfidence> {
     }));
     parts.sort_by(|a, b| a.from.total_cmp(&b.from));
     parts
+}
+
+/// The times of rows that are much further apart than usual, with no gap between them.
+fn holes<'a>(
+    load: &'a Load,
+    points: &'a [(UnixMillis, f64)],
+) -> impl Iterator<Item = (UnixMillis, UnixMillis)> + 'a {
+    let pairs = points.windows(2).map(|pair| (pair[0].0, pair[1].0));
+    let mut distances: Vec<i64> = pairs.clone().map(|(from, to)| to - from).collect();
+    let middle = distances.len() / 2;
+    let usual = match distances.is_empty() {
+        true => 0,
+        false => *distances.select_nth_unstable(middle).1,
+    };
+    let longest = usual.saturating_mul(HOLE).max(LEAST_MS);
+    let mut gaps = load.gaps().peekable();
+    pairs.filter(move |pair| gaps.next_if_eq(pair).is_none() && pair.1 - pair.0 > longest)
 }
 
 /// A part that is flat: the first and the last point, and the highest level.
@@ -74,7 +112,28 @@ impl Flat {
     }
 }
 
+/// The parts that are flat to the eye, and those at a ceiling that only all of the load shows.
 fn cut_off(points: &[(UnixMillis, f64)]) -> Vec<Flat> {
+    let values: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
+    let at_ceiling = at_ceiling(&values).into_iter();
+    let at_ceiling =
+        at_ceiling.map(|part| Flat { first: part.first, last: part.last, level: part.level });
+    let mut parts: Vec<Flat> = flat_at_the_top(points).into_iter().chain(at_ceiling).collect();
+    parts.sort_by_key(|part| part.first);
+    let mut joined: Vec<Flat> = Vec::new();
+    for part in parts {
+        match joined.last_mut() {
+            Some(last) if points[part.first].0 - points[last.last].0 <= NEAR_MS => {
+                last.last = last.last.max(part.last);
+                last.level = last.level.max(part.level);
+            }
+            _ => joined.push(part),
+        }
+    }
+    joined
+}
+
+fn flat_at_the_top(points: &[(UnixMillis, f64)]) -> Vec<Flat> {
     let flat = (variation(points) * FLAT_PART).clamp(FLAT, MOST_FLAT);
     let least = if flat > FLAT { 2 * LEAST_MS } else { LEAST_MS };
     let parts = flat_parts(points, flat, least);

@@ -1,6 +1,6 @@
 //! What a run knows of the load.
 
-use super::load::{Cursor, Load, Means};
+use super::load::{Areas, Cursor, Load, Means};
 use crate::time::UnixMillis;
 
 /// What a run knows of the load, at times that increase.
@@ -10,6 +10,11 @@ pub trait Source {
     fn measured(&mut self, now: UnixMillis, ready: usize, values: &mut Vec<Option<f64>>);
     /// The load of each metric, by which the need for pods is counted.
     fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>);
+    /// What the first metric adds up to since the time that was asked for before, and in how many seconds it is known:
+    /// between decisions there may be more or less than at them. None at a time at which it is not known.
+    fn arrived(&mut self, _now: UnixMillis) -> Option<(f64, f64)> {
+        None
+    }
     /// So many pods are ready after a decision.
     fn decided(&mut self, _now: UnixMillis, _ready: usize) {}
 }
@@ -19,6 +24,7 @@ pub trait Source {
 pub struct Scraped<'a> {
     means: Means<'a>,
     now: Cursor<'a>,
+    areas: Areas<'a>,
     first: UnixMillis,
     interval: i64,
     /// The last scrape, and what it found.
@@ -28,8 +34,9 @@ pub struct Scraped<'a> {
 impl<'a> Scraped<'a> {
     /// Over a window and at an interval in ms.
     pub fn new(load: &'a Load, window: i64, interval: i64) -> Self {
-        let (now, first) = (load.cursor(), load.first());
-        Self { means: Means::new(load, window), now, first, interval: interval.max(1), last: None }
+        let (now, areas, first) = (load.cursor(), load.areas(), load.first());
+        let means = Means::new(load, window);
+        Self { means, now, areas, first, interval: interval.max(1), last: None }
     }
 
     /// What is known at a time. Before the first scrape it is the load at the beginning.
@@ -55,5 +62,9 @@ impl Source for Scraped<'_> {
     fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>) {
         loads.clear();
         loads.push(self.now.at(now));
+    }
+
+    fn arrived(&mut self, now: UnixMillis) -> Option<(f64, f64)> {
+        self.areas.until(now)
     }
 }

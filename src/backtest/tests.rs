@@ -323,3 +323,105 @@ fn a_warm_up_that_leaves_nothing_is_refused() {
     let warm = Options { warm_up: Duration::from_secs(601), ..options() };
     assert!(run(&candidate(json!({})), &load, &warm).unwrap_err().contains("--warm-up"));
 }
+
+#[test]
+fn the_night_of_a_schedule_needs_no_more_pods_than_it_allows() {
+    // Eight hours with 20 and sixteen with 200.
+    let load = read("time,value\n0,20\n28800,20\n28801,200\n86400,200\n").unwrap();
+    let night = json!({"minReplicas": 10, "schedules": [{"name": "night", "timeZone": "UTC",
+        "start": "0 0 * * *", "end": "0 8 * * *", "minReplicas": 2}]});
+    let run = run(&candidate(night), &load, &options()).unwrap();
+    assert_eq!(run.replicas[0], (0, 2, 2));
+    let figures = run.figures;
+    let worst = figures.worst_under.expect("pods start after the rise");
+    assert!(worst.time >= 28_800.0 && figures.under_minutes < 10.0, "{figures:?}");
+    assert!(figures.needed_replica_hours < 8.0 * 2.0 + 16.0 * 20.0 + 1.0, "{figures:?}");
+}
+
+#[test]
+fn nothing_is_tried_where_one_of_several_metrics_is_not_known() {
+    let spec = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "maxReplicas": 100,
+        "resourceMetrics": [{"resourceName": "cpu", "targetType": "AverageValue", "averageValue": "1"}],
+        "customMetrics": [{"metricName": "requests", "averageValue": "10"}],
+    });
+    let both = Candidate::new("web", "shop", spec).unwrap();
+    let minutes = |range: std::ops::Range<i64>, value: f64| {
+        Load::of(range.map(|minute| (minute * 60_000, value, false)))
+    };
+    let loads = vec![minutes(0..100, 2.0), minutes(60..130, 60.0)];
+    let trace = Trace::Recorded(Recorded { loads, step: 60_000 });
+    assert_eq!((trace.first(), trace.last()), (60 * 60_000, 99 * 60_000));
+    assert_eq!(trace.known_ms(), 39 * 60_000);
+    let run = trace.run(&both, &options()).unwrap();
+    assert_eq!(run.replicas, [(60 * 60_000, 6, 6)]);
+    let apart = vec![minutes(0..50, 2.0), minutes(60..130, 60.0)];
+    let apart = Trace::Recorded(Recorded { loads: apart, step: 60_000 });
+    assert!(apart.run(&both, &options()).unwrap_err().contains("no time in common"));
+}
+
+#[test]
+fn a_hole_of_the_rows_is_no_load_to_trust() {
+    let minutes = (0..600).filter(|minute| !(180..540).contains(minute));
+    let load = Load::of(minutes.map(|minute: i64| (minute * 60_000, minute as f64, false)));
+    let parts = low_confidence(&load);
+    assert_eq!((parts.len(), parts[0].from, parts[0].to), (1, 179.0 * 60.0, 540.0 * 60.0));
+    // Rows that are always as far apart have none, and neither has a scrape that failed.
+    let rare = (0..50_i64).map(|hour| (hour * 3_600_000, (hour * 7 % 13) as f64, false));
+    assert_eq!(low_confidence(&Load::of(rare)), []);
+    let missed = (0..600_i64).filter(|minute| *minute != 300);
+    let missed = Load::of(missed.map(|minute| (minute * 60_000, minute as f64, false)));
+    assert_eq!(low_confidence(&missed), []);
+}
+
+#[test]
+fn what_arrives_between_two_decisions_waits_in_the_queue_as_well() {
+    // 9,000 entries within 10 s, none of them at a decision.
+    let load = read("time,value\n0,0\n1,0\n2,1000\n10,1000\n11,0\n600,0\n").unwrap();
+    let spec = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "minReplicas": 1, "maxReplicas": 40,
+        "customMetrics": [{"metricName": "queue_length", "averageValue": "30"}],
+    });
+    let candidate = Candidate::new("web", "shop", spec).unwrap();
+    let queued = Options { service_rate: Some(5.0), ..options() };
+    let run = run(&candidate, &load, &queued).unwrap();
+    let most = run.replicas.iter().map(|(_, _, wanted)| *wanted).max();
+    assert_eq!(most, Some(40), "{:?}", run.replicas);
+    let mut areas = load.areas();
+    assert_eq!(areas.until(0), Some((0.0, 0.0)));
+    assert_eq!(areas.until(15_000), Some((9_000.0, 15.0)));
+    // The gap adds nothing.
+    let load = read("time,value\n0,4\n10,4\n20,\n30,4\n40,4\n").unwrap();
+    let mut areas = load.areas();
+    let at = [0, 5_000, 20_000, 35_000].map(|time| areas.until(time));
+    assert_eq!(at, [Some((0.0, 0.0)), Some((20.0, 5.0)), None, Some((40.0, 10.0))]);
+}
+
+#[test]
+fn a_warm_up_after_the_last_decision_is_refused() {
+    let load = read("time,value\n0,20\n3500,80\n").unwrap();
+    let warm = Options {
+        warm_up: Duration::from_secs(3_400),
+        period: Some(Duration::from_secs(600)),
+        ..options()
+    };
+    let error = run(&candidate(json!({})), &load, &warm).unwrap_err();
+    assert!(error.contains("at most the 3000 s"), "{error}");
+}
+
+#[test]
+fn a_pod_that_never_becomes_ready_does_not() {
+    let load = read("time,value\n0,20\n60,80\n1200,80\n").unwrap();
+    let never = Options { pod_start: Duration::from_millis(i64::MAX as u64), ..options() };
+    let run = run(&candidate(json!({})), &load, &never).unwrap();
+    assert!(run.replicas.iter().all(|(_, ready, _)| *ready == 2), "{:?}", run.replicas);
+}
+
+#[test]
+fn minutes_of_low_confidence_are_counted_once() {
+    let part = |from: i64, to: i64| LowConfidence::new(from * 60_000, to * 60_000, "a gap");
+    let parts = [part(0, 60), part(1, 61), part(10, 20), part(100, 110)];
+    assert!((minutes(&parts) - 71.0).abs() < 1e-9);
+}

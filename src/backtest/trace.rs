@@ -4,7 +4,7 @@ use super::candidate::Candidate;
 use super::load::Load;
 use super::recorded::Recorded;
 use super::run::{Options, Run, Span, run, simulate};
-use super::saturation::low_confidence;
+use super::saturation::{LowConfidence, low_confidence, minutes};
 use super::source::{Scraped, Source};
 use crate::time::UnixMillis;
 
@@ -26,29 +26,41 @@ impl Trace {
         }
     }
 
-    /// The first time at which a metric is known.
+    /// The first time at which all metrics are known.
     pub fn first(&self) -> UnixMillis {
-        self.loads().iter().map(Load::first).min().unwrap_or_default()
+        match self {
+            Self::File(load) => load.first(),
+            Self::Recorded(recorded) => recorded.first(),
+        }
     }
 
     /// The last one.
     pub fn last(&self) -> UnixMillis {
-        self.loads().iter().map(Load::last).max().unwrap_or_default()
+        match self {
+            Self::File(load) => load.last(),
+            Self::Recorded(recorded) => recorded.last(),
+        }
     }
 
     /// How long all metrics are known, in ms.
     pub fn known_ms(&self) -> i64 {
-        let known = |load: &Load| load.last() - load.first() - load.gap_ms();
-        self.loads().iter().map(known).min().unwrap_or_default()
+        let gaps = self.loads().iter().map(Load::gap_ms).max().unwrap_or_default();
+        (self.last() - self.first() - gaps).max(0)
     }
 
-    /// The share of the time in which a metric can't be trusted.
+    /// In how many minutes a metric can't be trusted.
+    pub fn doubtful_minutes(&self) -> f64 {
+        let [first, last] = [self.first(), self.last()].map(|time| time as f64 / 1000.0);
+        let mut parts: Vec<LowConfidence> = self.loads().iter().flat_map(low_confidence).collect();
+        for part in &mut parts {
+            (part.from, part.to) = (part.from.max(first), part.to.min(last));
+        }
+        minutes(&parts)
+    }
+
+    /// The share of the time in which that is so.
     pub fn doubtful_share(&self) -> f64 {
-        let minutes = |load: &Load| -> f64 {
-            low_confidence(load).iter().map(|part| (part.to - part.from) * 1000.0).sum()
-        };
-        let most = self.loads().iter().map(minutes).fold(0.0, f64::max);
-        most / ((self.last() - self.first()) as f64).max(1.0)
+        self.doubtful_minutes() * 60_000.0 / ((self.last() - self.first()) as f64).max(1.0)
     }
 
     /// The part from a time to another one, both included.

@@ -17,6 +17,8 @@ pub struct Workload<'a> {
 impl<'a> Workload<'a> {
     /// A workload with so many ready pods.
     pub fn new(replicas: usize, now: UnixMillis, pod_start: i64, requests: &'a Requests) -> Self {
+        // Later than any time that is simulated, and sums with it are no overflow.
+        let pod_start = pod_start.min(i64::MAX / 4);
         let mut workload = Self { pods: Vec::new(), ready: 0, pod_start, requests };
         workload.scale(replicas, now - pod_start);
         workload.advance(now);

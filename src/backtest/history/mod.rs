@@ -184,7 +184,8 @@ impl History<'_> {
     }
 
     async fn total(&self, candidate: &Candidate, metric: &Measure) -> Result<Total, String> {
-        if let Some(query) = self.totals.get(&metric.name) {
+        let given = candidate.given(metric, self.totals);
+        if let Some(query) = given.map_err(|error| format!("--query {error}"))? {
             return Ok(Total { sum: query.clone(), count: None, is_marked: false });
         }
         let about = |error: String| format!("the metric {}: {error}", metric.name);

@@ -20,6 +20,10 @@ pub use trial::{Keep, Limits, Recommendation, Trial};
 const TUNED_SHARE: f64 = 2.0 / 3.0;
 /// Where more than this share of the load can't be trusted, nothing becomes smaller by it.
 const DOUBTFUL: f64 = 0.05;
+/// Nor where less than this is known, in ms: an hour of the night says nothing of the day.
+const LEAST_KNOWN_MS: i64 = 2 * 86_400_000;
+/// The least replicas are changed where each day of a week is known, in ms.
+const WEEK_MS: i64 = 7 * 86_400_000;
 
 /// Looks for a spec that is better than the present one. `spec` has the fields of the candidate.
 ///
@@ -55,7 +59,7 @@ pub fn search(
         Ok(Trial {
             label: variant.label.clone(),
             spec: variant.spec.clone(),
-            headroom: present.with_spec(variant.spec.clone())?.metrics[0].headroom(),
+            headroom: present.with_spec(variant.spec.clone())?.headroom(),
             is_plain: variant.is_plain,
             nominal: variant.nominal,
             tuned: on(&tuned, &variant.spec)?,
@@ -72,7 +76,7 @@ pub fn search(
         label: "present".to_owned(),
         spec: spec.clone(),
         is_plain: true,
-        nominal: present.metrics[0].headroom(),
+        nominal: present.headroom(),
     })?;
     now.later = Some(on(&later, spec)?);
     let needs = tuned.needs(present, options);
@@ -82,7 +86,7 @@ pub fn search(
         trial.later = on(&later, &trial.spec).ok();
     }
     let mut choice = Choice::new(now.clone(), &trials, limits, weeks);
-    choice.is_doubtful = tuned.doubtful_share() > DOUBTFUL;
+    choice.is_doubtful = tuned.doubtful_share() > DOUBTFUL || trace.known_ms() < LEAST_KNOWN_MS;
     // Those that cost far too much by their target are not tried with more.
     let affordable = plain.into_iter().filter(|plain| {
         trials.iter().any(|trial| trial.label == plain.label && choice.is_nearly_affordable(trial))
@@ -102,7 +106,7 @@ pub fn search(
             Further::Maximum => variant::maximum(&Variant::of(base), &needs),
             Further::ScaleUp if limits.keep.scale_up => None,
             Further::ScaleUp => variant::scale_up(&Variant::of(base)),
-            Further::Minimum if limits.keep.min || choice.is_doubtful => None,
+            Further::Minimum if limits.keep.min || choice.is_doubtful || length < WEEK_MS => None,
             Further::Minimum => variant::minimum(&Variant::of(base), &needs),
         };
         trials.extend(try_all(bases.iter().filter_map(variant).collect()));

@@ -153,9 +153,44 @@ fn a_minimum_that_the_load_never_needs_is_lowered_but_not_to_one_pod() {
     let chosen = found.recommended.expect(&found.reason);
     assert!(chosen.spec["minReplicas"].as_i64().unwrap() < 10, "{}", chosen.label);
     assert!(chosen.shown().replica_hours < found.present.shown().replica_hours * 0.7);
-    let idle = Load::of((0..6 * 1_440).map(|minute| (minute * 60_000, 3.0, false)));
+    let idle = Load::of((0..8 * 1_440).map(|minute| (minute * 60_000, 3.0, false)));
     let found = searched_from(&high, None, &idle, LIMITS);
     assert_eq!(found.recommended.expect(&found.reason).spec["minReplicas"], 2);
+}
+
+#[test]
+fn an_hour_of_the_night_makes_nothing_smaller() {
+    let mut high = spec();
+    high["minReplicas"] = json!(20);
+    for (minutes, step) in [(60, 15_000), (4 * 1_440, 60_000)] {
+        let rows = i64::from(minutes) * 60_000 / step;
+        let night = Load::of((0..rows).map(|row| (row * step, 30.0, false)));
+        let found = searched_from(&high, None, &night, LIMITS);
+        if let Some(chosen) = found.recommended {
+            panic!("{} by {minutes} minutes", chosen.label);
+        }
+    }
+}
+
+#[test]
+fn the_headroom_is_that_of_the_metric_with_the_least() {
+    let spec = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "maxReplicas": 100,
+        "resourceMetrics": [{"resourceName": "cpu", "targetType": "Utilization", "averageUtilization": 90}],
+        "customMetrics": [{"metricName": "requests", "averageValue": "9"}],
+    });
+    let mut present = Candidate::new("web", "shop", spec).unwrap();
+    present.metrics[0].set_carries_as_target(60.0);
+    present.metrics[1].set_carries_as_target(10.0);
+    assert!((present.headroom() + 100.0 / 3.0).abs() < 0.01, "{}", present.headroom());
+}
+
+#[test]
+fn times_are_unix_seconds_in_json() {
+    let found = searched(&waves(), LIMITS);
+    let split = found.split as f64 / 1000.0;
+    assert_eq!(serde_json::to_value(&found).unwrap()["split"], json!(split));
 }
 
 #[test]

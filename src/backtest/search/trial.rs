@@ -2,7 +2,7 @@
 
 use super::super::figures::Figures;
 use crate::time::UnixMillis;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 /// What a spec may cost and risk.
@@ -42,7 +42,7 @@ pub struct Trial {
     pub label: String,
     /// Its fields.
     pub spec: Value,
-    /// How much more a pod carries than the target of the first metric, in percent.
+    /// How much more a pod carries than the target, in percent: of the metric of which it is least.
     pub headroom: f64,
     /// The same before the target was rounded.
     #[serde(skip)]
@@ -69,10 +69,15 @@ pub struct Recommendation {
     pub reason: String,
     /// All others that were tried.
     pub others: Vec<Trial>,
-    /// The end of the part that was tuned on.
+    /// The end of the part that was tuned on; in JSON in Unix seconds, as all times are.
+    #[serde(serialize_with = "seconds")]
     pub split: UnixMillis,
     /// The most pods that the load needs in that part.
     pub most_needed: i64,
+}
+
+fn seconds<S: Serializer>(time: &UnixMillis, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_f64(*time as f64 / 1000.0)
 }
 
 impl Recommendation {

@@ -66,7 +66,7 @@ pub fn targets(present: &Candidate, spec: &Value, limits: &Limits) -> Result<Vec
     let mut variants = Vec::new();
     for nominal in headroom {
         let spec = with_headroom(present, spec, nominal)?;
-        let headroom = present.with_spec(spec.clone())?.metrics[0].headroom();
+        let headroom = present.with_spec(spec.clone())?.headroom();
         let label = match (headroom - headroom.round()).abs() < 0.05 {
             true => format!("{:.0} % of headroom", headroom.abs()),
             false => format!("{headroom:.1} % of headroom"),

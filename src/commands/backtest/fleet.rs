@@ -6,6 +6,7 @@ use super::subjects::{Subject, Subjects};
 use crate::backtest::{self, Agreement, Figures, Span, Trust};
 use crate::blocking;
 use crate::commands::progress::Progress;
+use crate::commands::story::plain_lines;
 use crate::commands::table::{Align, table};
 use crate::config::{BacktestFlags, RecordedFlags, ReportFormat};
 use serde::Serialize;
@@ -117,10 +118,7 @@ pub async fn backtest(
             namespace: subject.candidate.namespace.clone(),
             kind: subject.kind.clone(),
             figures: run.figures,
-            low_confidence_minutes: low_confidence(&recorded.loads)
-                .iter()
-                .map(|part| (part.to - part.from) / 60.0)
-                .sum(),
+            low_confidence_minutes: backtest::minutes(&low_confidence(&recorded.loads)),
             trust: reproduction.as_ref().map(|one| one.trust),
             reproduced: reproduction.map(|one| one.agreement),
             pod_start_seconds: read.about.pod_start.seconds,
@@ -207,7 +205,7 @@ pub fn not_tried(failed: &[String]) -> String {
     if !failed.is_empty() {
         let _ = writeln!(text, "\nNot tried:");
         failed.iter().for_each(|error| {
-            let _ = writeln!(text, "  {error}");
+            let _ = writeln!(text, "  {}", plain_lines(error));
         });
     }
     text

@@ -23,6 +23,7 @@ pub(super) use subjects::{Subject, Subjects};
 pub(super) use text::{reproduced, shown};
 
 use crate::backtest::{self, Candidate, Load};
+use crate::commands::story::{plain, plain_lines};
 use crate::config::{BacktestFlags, Feedback, Moment, RecordedFlags, ReportFormat};
 use report::{Bounds, Tried};
 use std::fs::File;
@@ -39,6 +40,10 @@ const GZIP: [u8; 2] = [0x1f, 0x8b];
 /// # Errors
 /// If a file can't be read, or has no autoscaler that can be tried, or a picture would go to a terminal.
 pub async fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
+    tried(flags).await.map_err(|error| plain_lines(&error))
+}
+
+async fn tried(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
     refuse(flags.output, std::io::stdout().is_terminal())?;
     let recorded = &flags.recorded;
     let is_stdin = |path: &PathBuf| path.as_os_str() == "-";
@@ -46,7 +51,7 @@ pub async fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
         return Err("-: the standard input was given twice".to_owned());
     }
     let subjects = Subjects::read(&flags.files, recorded)?;
-    subjects.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    subjects.notes.iter().for_each(|note| eprintln!("note: {}", plain(note)));
     let url = recorded.prometheus_url.as_deref();
     if let Some(url) = url.filter(|_| subjects.are_of_several_workloads()) {
         return fleet::backtest(flags, url, subjects).await.map(String::into_bytes);
@@ -84,7 +89,10 @@ pub async fn run(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
 /// Refuses what is no queue, or of which Prometheus is not asked what arrives.
 fn check_queue(flags: &BacktestFlags, candidate: &Candidate) -> Result<(), String> {
     let metric = candidate.only_metric().map_err(|error| format!("--feedback queue: {error}"))?;
-    let is_asked = || flags.recorded.queries.iter().any(|(name, _)| *name == metric.name);
+    let is_asked = || {
+        let mut names = flags.recorded.queries.iter().map(|(name, _)| name);
+        names.any(|name| *name == metric.name || *name == metric.key)
+    };
     match flags.recorded.load.is_some() || is_asked() {
         true => Ok(()),
         false => Err(format!(

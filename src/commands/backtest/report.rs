@@ -155,10 +155,15 @@ impl Tried {
             let carries = candidate.metrics.iter().map(Measure::carries);
             let carries: Vec<String> = carries.map(|carries| carries.to_string()).collect();
             texts.push(format!(
-                "{}: one pod carries {}; at least {} are needed.",
+                "{}: one pod carries {}; at least {} are needed{}.",
                 candidate.name,
                 carries.join(" and "),
-                candidate.min()
+                candidate.min(),
+                if candidate.spec.schedules.is_empty() {
+                    ""
+                } else {
+                    ", or as many as its schedules say"
+                }
             ));
         }
         let width = self.recordings.first().map_or(0, |one| one.axis.width);

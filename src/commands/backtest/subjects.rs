@@ -62,12 +62,13 @@ impl Subjects {
                 ));
             }
         }
-        // Of the same name, the file tells them apart.
+        // Of the same name, the file tells them apart. A file of load has that of one workload, whatever the namespaces.
         let names: Vec<(String, String)> = subjects.found.iter().map(Subject::key).collect();
         for (index, subject) in subjects.found.iter_mut().enumerate() {
             let (namespace, name) = &names[index];
             let same = names.iter().filter(|(of, other)| {
-                other == name && (of == namespace || of.is_empty() || namespace.is_empty())
+                let is_near = of == namespace || of.is_empty() || namespace.is_empty();
+                other == name && (is_near || flags.load.is_some())
             });
             if same.count() > 1 {
                 let path = paths[index].display();
@@ -126,7 +127,8 @@ fn subject(
     notes: &mut Vec<String>,
 ) -> Result<Option<Subject>, String> {
     let (converted, said) = convert::convert_one(object, flags.prometheus_url.as_deref())?;
-    notes.extend(said);
+    // It is tried, and not made.
+    notes.extend(said.into_iter().filter(|note| !note.ends_with(convert::DELETE_HPA)));
     let Some(mut converted) = converted else { return Ok(None) };
     let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let name = text("/metadata/name");

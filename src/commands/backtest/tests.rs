@@ -1,10 +1,11 @@
 //! Reports as pages and pictures. `UPDATE_PICTURES=1 cargo test --lib backtest` writes tests/data/backtest.svg.
 
 use super::html::escape;
-use super::report::Bounds;
+use super::report::{Bounds, FromPrometheus, Start};
 use super::*;
-use crate::backtest::Options;
-use crate::commands::story::plain;
+use crate::backtest::{Options, Reproduction, Trust};
+use crate::config::{Cli, Command};
+use clap::Parser;
 use serde_json::{Value, json};
 use std::io::Read as _;
 use std::time::Duration;
@@ -225,6 +226,82 @@ fn the_pixels_are_those_of_the_picture() {
     for color in [[0x0b, 0x57, 0xd0], [0x8a, 0x4b, 0x00], [0xd9, 0x30, 0x25], [0xb9, 0xc2, 0xcc]] {
         assert!(of(color) > 200, "{color:x?}: {}", of(color));
     }
+}
+
+#[test]
+fn midnight_is_the_hour_0_of_its_day() {
+    // Of "en", hour12: false makes 24 of it.
+    assert!(!html::html(&tried(two("web"), page())).contains("hour12"));
+}
+
+/// The autoscalers of files with the flags of a command.
+fn subjects(files: &[&str], flags: &[&str]) -> Subjects {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut line: Vec<String> = ["plimsoll", "backtest"].map(str::to_owned).into();
+    line.extend(flags.iter().map(|flag| (*flag).to_owned()));
+    for (index, text) in files.iter().enumerate() {
+        let path = folder.path().join(format!("{index}.yaml"));
+        std::fs::write(&path, text).expect("a file");
+        line.extend(["-f".to_owned(), path.display().to_string()]);
+    }
+    let Command::Backtest(flags) = Cli::try_parse_from(line).expect("flags").command else {
+        panic!("it is a backtest");
+    };
+    Subjects::read(&flags.files, &flags.recorded).expect("autoscalers")
+}
+
+fn hpa(namespace: &str) -> String {
+    json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "maxReplicas": 10,
+            "metrics": [{"type": "Pods", "pods": {"metric": {"name": "requests"},
+                "target": {"type": "AverageValue", "averageValue": "10"}}}],
+        },
+    })
+    .to_string()
+}
+
+#[test]
+fn names_of_two_namespaces_are_told_apart_where_the_load_is_one() {
+    let names = |flags: &[&str]| -> Vec<String> {
+        let found = subjects(&[&hpa("staging"), &hpa("prod")], flags).found;
+        found.into_iter().map(|subject| subject.candidate.name).collect()
+    };
+    let of_file = names(&["--load", "load.csv"]);
+    assert!(of_file[0].contains("0.yaml") && of_file[1].contains("1.yaml"), "{of_file:?}");
+    assert_eq!(names(&["--prometheus-url", "http://prometheus:9090"]), ["web", "web"]);
+}
+
+#[test]
+fn no_one_is_told_to_delete_an_hpa_that_is_only_tried() {
+    assert_eq!(subjects(&[&hpa("shop")], &["--load", "load.csv"]).notes, [""; 0]);
+}
+
+#[test]
+fn no_name_of_a_metric_controls_the_terminal() {
+    let mut agreement = backtest::Comparison::default();
+    agreement.count(1, 1);
+    let agreement = agreement.agreement().expect("one");
+    let recorded = FromPrometheus {
+        reproduction: Some(Reproduction {
+            name: "web".to_owned(),
+            source: "pods counted by their samples of \u{1b}[2J".to_owned(),
+            agreement,
+            changes: 0,
+            stay: agreement,
+            needed: agreement,
+            trust: Trust::Medium,
+            unknown: Vec::new(),
+            replicas: Vec::new(),
+        }),
+        pod_start: Start { seconds: 60.0, p90: None, source: "--pod-start".to_owned() },
+    };
+    let text = reproduced(&recorded);
+    assert!(!text.contains('\u{1b}') && text.contains("proves little"), "{text}");
+    assert_eq!(plain_lines("a\u{1b}\nb"), "a\\u{1b}\nb");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The report for a person.
 
 use super::report::{FromPrometheus, Tried, queue};
-use crate::backtest::{Agreement, Figures, LowConfidence, Run, Trust};
+use crate::backtest::{self, Agreement, Figures, LowConfidence, Run, Trust};
 use crate::commands::story::plain;
 use crate::commands::table::{Align, table};
 use crate::time::UnixMillis;
@@ -28,7 +28,7 @@ pub fn text(tried: &Tried) -> String {
     let _ = writeln!(text, "\n{}\n", span(tried));
     text += &table(&rows(runs), Align::Right);
     if !low_confidence.is_empty() {
-        let minutes: f64 = low_confidence.iter().map(|part| (part.to - part.from) / 60.0).sum();
+        let minutes = backtest::minutes(low_confidence);
         let parts = low_confidence.len();
         let _ = writeln!(text, "\nLow confidence: {minutes:.0} minutes in {parts} parts");
         const SHOWN: usize = 5;
@@ -158,7 +158,7 @@ pub fn reproduced(recorded: &FromPrometheus) -> String {
                 agreement.ticks,
                 of(agreement),
                 agreement.mean_difference,
-                reproduction.source,
+                plain(&reproduction.source),
                 reproduction.changes,
             );
             let _ = writeln!(
@@ -169,6 +169,9 @@ pub fn reproduced(recorded: &FromPrometheus) -> String {
             );
             text += match reproduction.trust {
                 Trust::High => "  trust: high\n",
+                Trust::Medium if reproduction.is_untested() => {
+                    "  trust: medium: so little changed that this proves little\n"
+                }
                 Trust::Medium => {
                     "  trust: medium: figures below are near, single decisions are not\n"
                 }

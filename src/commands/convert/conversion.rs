@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+/// What is to be done with an HPA when its Autoscaler is made.
+pub const DELETE_HPA: &str = "delete the HorizontalPodAutoscaler when the Autoscaler is made: while both are there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector), but with --native-hpas=ignore both do";
+
 /// The conversion of one object.
 pub struct Conversion {
     /// The namespace of the object.
@@ -46,7 +49,7 @@ impl Conversion {
 
     /// Converts the spec of an `autoscaling/v2` HorizontalPodAutoscaler.
     pub fn of_hpa(&mut self, spec: &Value) -> Value {
-        self.note("delete the HorizontalPodAutoscaler when the Autoscaler is made: while both are there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector), but with --native-hpas=ignore both do");
+        self.note(DELETE_HPA);
         let mut spec = spec.clone();
         quote_fractions(&mut spec);
         spec

@@ -11,6 +11,7 @@ use super::{check_schema, objects};
 use crate::config::ConvertFlags;
 use crate::crd::{Autoscaler, AutoscalerSpec};
 use conversion::Conversion;
+pub(super) use conversion::DELETE_HPA;
 use kube::Resource;
 use scaled_object::ScaledObject;
 use serde_json::{Value, json};

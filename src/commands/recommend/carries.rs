@@ -21,9 +21,11 @@ pub fn set(candidate: &mut Candidate, object: &Value, flag: Option<f64>) -> Resu
     }
     let annotations = &object["metadata"]["annotations"];
     let known = annotations[ANNOTATION].as_str().map(read).transpose()?.unwrap_or_default();
+    let named = candidate.clone();
     let mut is_assumed = false;
     for metric in &mut candidate.metrics {
-        match known.get(&metric.name) {
+        let given = named.given(metric, &known);
+        match given.map_err(|error| format!("the annotation {ANNOTATION}: {error}"))? {
             Some(carries) => metric.set_carries_as_target(*carries),
             None => is_assumed = true,
         }
@@ -35,7 +37,7 @@ fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
     let one = |part: &str| {
         let (name, number) = part.split_once('=')?;
         let number: f64 = number.parse().ok()?;
-        (number > 0.0 && number.is_finite()).then(|| (name.trim().to_owned(), number))
+        (number > 0.0 && number.is_finite()).then(|| (unescaped(name.trim()), number))
     };
     let all: Option<BTreeMap<String, f64>> = text.split(',').map(one).collect();
     all.ok_or_else(|| {
@@ -43,9 +45,21 @@ fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
     })
 }
 
-/// What one pod carries of each metric.
+/// What would end a name is escaped as in URLs.
+const ESCAPES: [(&str, &str); 3] = [("%", "%25"), (",", "%2C"), ("=", "%3D")];
+
+fn escaped(name: &str) -> String {
+    ESCAPES.iter().fold(name.to_owned(), |name, (plain, escape)| name.replace(plain, escape))
+}
+
+fn unescaped(name: &str) -> String {
+    let back = ESCAPES.iter().rev();
+    back.fold(name.to_owned(), |name, (plain, escape)| name.replace(escape, plain))
+}
+
+/// What one pod carries of each metric, by its key.
 pub fn of(candidate: &Candidate) -> BTreeMap<String, f64> {
-    let of = |metric: &crate::backtest::Measure| (metric.name.clone(), metric.carries_as_target());
+    let of = |metric: &crate::backtest::Measure| (metric.key.clone(), metric.carries_as_target());
     candidate.metrics.iter().map(of).collect()
 }
 
@@ -53,7 +67,7 @@ pub fn of(candidate: &Candidate) -> BTreeMap<String, f64> {
 pub fn text(carries: &BTreeMap<String, f64>) -> String {
     // What floating point adds is left out.
     let rounded = |number: &f64| (number * 1e6).round() / 1e6;
-    let one = |(name, number): (&String, &f64)| format!("{name}={}", rounded(number));
+    let one = |(name, number): (&String, &f64)| format!("{}={}", escaped(name), rounded(number));
     carries.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
@@ -81,7 +95,45 @@ mod tests {
         assert!((candidate.metrics[0].carries() - 0.4).abs() < 1e-9);
         assert!((candidate.metrics[0].headroom() - 8.1).abs() < 0.1);
         assert_eq!(text(&of(&candidate)), format!("cpu=80,{name}=10"));
+        let odd = read("a%2Cb%3Dc%25=2").unwrap();
+        assert_eq!(odd.keys().collect::<Vec<_>>(), ["a,b=c%"]);
+        assert_eq!(text(&odd), "a%2Cb%3Dc%25=2");
         assert!(read("requests").unwrap_err().contains("METRIC=NUMBER"));
         assert!(read("requests=-1").is_err() && read("requests=inf").is_err());
+    }
+
+    #[test]
+    fn metrics_of_one_name_are_told_apart() {
+        let target = |percent: i64| json!({"type": "Utilization", "averageUtilization": percent});
+        let pods = |selector: &str| {
+            json!({"type": "Pods", "pods": {
+                "metric": {"name": "requests", "selector": {"matchLabels": {"path": selector}}},
+                "target": {"type": "AverageValue", "averageValue": "8"}}})
+        };
+        let candidate = |metrics: Value| {
+            let spec = json!({
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "maxReplicas": 10, "metrics": metrics,
+            });
+            Candidate::new("web", "shop", spec).unwrap()
+        };
+        let annotated = |text: &str| json!({"metadata": {"annotations": {ANNOTATION: text}}});
+        let cpu = candidate(json!([
+            {"type": "Resource", "resource": {"name": "cpu", "target": target(50)}},
+            {"type": "ContainerResource", "containerResource":
+                {"name": "cpu", "container": "app", "target": target(90)}},
+        ]));
+        assert_eq!(text(&of(&cpu)), "cpu=50,cpu/app=90");
+        let mut again = cpu.clone();
+        assert_eq!(set(&mut again, &annotated("cpu=60,cpu/app=95"), None), Ok(false));
+        assert_eq!(text(&of(&again)), "cpu=60,cpu/app=95");
+        // One of the pod is none of the container.
+        assert_eq!(set(&mut cpu.clone(), &annotated("cpu=60"), None), Ok(true));
+        let mut requests = candidate(json!([pods("/a"), pods("/b")]));
+        assert_eq!(text(&of(&requests)), "requests#1=8,requests#2=8");
+        let error = set(&mut requests, &annotated("requests=10"), None).unwrap_err();
+        assert!(error.contains("requests#1 or requests#2"), "{error}");
+        assert_eq!(set(&mut requests, &annotated("requests#2=10,requests#1=9"), None), Ok(false));
+        assert_eq!(text(&of(&requests)), "requests#1=9,requests#2=10");
     }
 }

@@ -4,10 +4,13 @@ mod carries;
 mod found;
 mod lint;
 mod rewritten;
+#[cfg(test)]
+mod tests;
 mod text;
 
 use super::backtest::{self, Member, OfWorkload, POD_START, Subject, Subjects};
 use super::convert;
+use super::story::{plain, plain_lines};
 use crate::backtest::{Keep, Limits, Options, Reproduction, Trace, Trust, search};
 use crate::config::{KeptField, RecommendFlags, RecommendFormat};
 use found::Found;
@@ -19,9 +22,13 @@ use std::collections::BTreeMap;
 /// # Errors
 /// If a file can't be read, or its only autoscaler can't be tried.
 pub async fn run(flags: &RecommendFlags) -> Result<String, String> {
+    searched(flags).await.map_err(|error| plain_lines(&error))
+}
+
+async fn searched(flags: &RecommendFlags) -> Result<String, String> {
     let recorded = &flags.recorded;
     let subjects = Subjects::read(&flags.files, recorded)?;
-    subjects.notes.iter().for_each(|note| eprintln!("note: {note}"));
+    subjects.notes.iter().for_each(|note| eprintln!("note: {}", plain(note)));
     let is_one = subjects.found.len() + subjects.failed.len() == 1;
     let (found, mut failed) = match is_one {
         true => (subjects.all()?, Vec::new()),
@@ -82,9 +89,10 @@ pub async fn run(flags: &RecommendFlags) -> Result<String, String> {
                 if one.object.is_none() {
                     eprintln!("kept: {subject}: {}", one.recommendation.reason);
                 }
-                one.warnings.iter().for_each(|warning| eprintln!("warning: {subject}: {warning}"));
+                let warnings = one.warnings.iter().map(|warning| plain(warning));
+                warnings.for_each(|warning| eprintln!("warning: {subject}: {warning}"));
             }
-            failed.iter().for_each(|error| eprintln!("not tried: {error}"));
+            failed.iter().for_each(|error| eprintln!("not tried: {}", plain_lines(error)));
             let objects = found.iter().filter_map(|(_, one)| one.object.as_ref());
             objects.map(convert::yaml).collect::<Vec<_>>().join("---\n")
         }
@@ -138,6 +146,14 @@ fn found_for(
         [trace.first(), recommendation.split, trace.last()].map(backtest::shown);
     let span = format!("Tuned on {first} to {split}, shown on the rest, until {last}");
     let chosen = recommendation.recommended.as_ref();
+    if chosen.is_some_and(|chosen| !rewritten::is_kept(subject, &chosen.spec)) {
+        warnings.push(match &*subject.kind {
+            "HorizontalPodAutoscaler" => {
+                format!("it becomes an Autoscaler: {}", convert::DELETE_HPA)
+            }
+            kind => format!("it becomes an Autoscaler: delete the {kind} when that is made"),
+        });
+    }
     let object = chosen.map(|chosen| rewritten::object(subject, &chosen.spec, &carries));
     Ok(Found { recommendation, reproduction, reproduced, carries, span, warnings, object })
 }

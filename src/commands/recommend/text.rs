@@ -5,6 +5,7 @@ use super::rewritten;
 use crate::backtest::{Figures, Recommendation, Trial};
 use crate::commands::backtest::{Subject, not_tried};
 use crate::commands::convert;
+use crate::commands::story::plain;
 use crate::commands::table::{Align, table};
 use std::fmt::Write;
 
@@ -33,7 +34,7 @@ pub fn of_one(subject: &Subject, one: &Found) -> String {
         }
     }
     for warning in warnings {
-        let _ = writeln!(text, "warning: {warning}");
+        let _ = writeln!(text, "warning: {}", plain(warning));
     }
     let _ = writeln!(text, "\n{reproduced}{span}\n");
     let header = [
@@ -151,7 +152,7 @@ pub fn of_many(mut found: Vec<(Subject, Found)>, failed: &[String]) -> String {
     }
     for (subject, one) in &found {
         for warning in &one.warnings {
-            let _ = writeln!(text, "  {subject}: {warning}");
+            let _ = writeln!(text, "  {subject}: {}", plain(warning));
         }
     }
     text += &not_tried(failed);

@@ -29,9 +29,12 @@ pub fn log_level(text: &str) -> Result<String, String> {
     parts.map(|parts| parts.join(","))
 }
 
-/// Parses a duration as Go writes it: `15s`, `5m0s`, `1h30m`, `250ms`.
+/// Parses a duration as Go writes it, or whole days or weeks: `15s`, `5m0s`, `1h30m`, `250ms`, `7d`.
 pub fn duration(text: &str) -> Result<Duration, String> {
     let expected = "a duration was expected, such as 250ms, 15s or 5m";
+    if let Some(days) = days(text) {
+        return Ok(days);
+    }
     let duration: jiff::SignedDuration = text.parse().map_err(|_| expected.to_owned())?;
     Duration::try_from(duration).map_err(|_| format!("{expected}; it can't be negative"))
 }
@@ -111,7 +114,7 @@ pub fn moment(text: &str) -> Result<Moment, String> {
     };
     match text.strip_prefix('-') {
         Some(ago) => {
-            let ago = days(ago).map_or_else(|| duration(ago), Ok).map_err(|_| expected())?;
+            let ago = duration(ago).map_err(|_| expected())?;
             i64::try_from(ago.as_millis()).map(Moment::Ago).map_err(|_| expected())
         }
         None => {
@@ -170,6 +173,8 @@ mod tests {
         assert_eq!(duration("5m0s"), Ok(Duration::from_secs(300)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
         assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
+        assert_eq!(duration("7d"), duration("168h"));
+        assert_eq!(duration("2w"), duration("14d"));
         assert!(duration("15").unwrap_err().contains("such as"));
         assert!(duration("-1s").unwrap_err().contains("negative"));
     }

@@ -1,0 +1,45 @@
+use super::*;
+use crate::config::{Cli, Command};
+use clap::Parser;
+use std::fmt::Write as _;
+
+/// What is recommended for an HPA on two weeks of days and nights, with these flags.
+async fn recommended(flags: &[&str]) -> Value {
+    let folder = tempfile::tempdir().expect("a folder");
+    let load = (0..14 * 288).fold("time,value\n".to_owned(), |mut text, row: i64| {
+        let is_day = (96..240).contains(&(row % 288));
+        let noise = (row * 7_919 % 101) as f64 / 100.0;
+        let _ = writeln!(text, "{},{}", row * 300, noise * 4.0 + if is_day { 300.0 } else { 40.0 });
+        text
+    });
+    let hpa = json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "minReplicas": 1, "maxReplicas": 100,
+            "metrics": [{"type": "Pods", "pods": {"metric": {"name": "requests"},
+                "target": {"type": "AverageValue", "averageValue": "10"}}}],
+        },
+    });
+    let paths = ["load.csv", "hpa.yaml"].map(|name| folder.path().join(name));
+    std::fs::write(&paths[0], load).expect("a file");
+    std::fs::write(&paths[1], hpa.to_string()).expect("a file");
+    let paths = paths.map(|path| path.display().to_string());
+    let mut line = vec!["plimsoll", "recommend", "-o", "json", "--period", "5m"];
+    line.extend(["--load", &paths[0], "-f", &paths[1]].into_iter().chain(flags.iter().copied()));
+    let Command::Recommend(flags) = Cli::try_parse_from(line).expect("flags").command else {
+        panic!("it is a recommendation");
+    };
+    serde_json::from_str(&run(&flags).await.expect("a result")).expect("JSON")
+}
+
+#[tokio::test]
+async fn an_hpa_is_deleted_only_where_it_becomes_an_autoscaler() {
+    for flags in [&[][..], &["--keep", "schedules"]] {
+        let found = recommended(flags).await;
+        let warnings = found["warnings"].to_string();
+        let is_autoscaler = found["object"]["kind"] == "Autoscaler";
+        assert_eq!(warnings.contains(convert::DELETE_HPA), is_autoscaler, "{found}");
+    }
+}
