@@ -101,15 +101,37 @@ function ofMetric(metric) {
   return `${metricName(metric.name)} was ${measured(metric)}${asks}.`;
 }
 
+// What prevents other replicas, in the words of `kubectl plimsoll explain`.
+function prevented(turn, isMore, { basis, metrics = [] }) {
+  const direction = isMore ? "scaleUp" : "scaleDown";
+  const metric = metrics.find((one) => one.metricIndex === turn.preventedByMetric);
+  switch (turn.preventedBy) {
+    case "maxReplicas": return `maxReplicas is ${basis?.maxReplicas}`;
+    case "minReplicas": return `minReplicas is ${basis?.minReplicas}`;
+    case "selectPolicy": return `selectPolicy of ${direction} is Disabled`;
+    case "tolerance": return `no value leaves the tolerance of ${direction}`;
+    case "metric":
+      if (!metric) return "another metric asks for as many";
+      if (metric.proposedReplicas === undefined) return `${metricName(metric.name)} fails, and no pod is removed on a guess`;
+      return `${metricName(metric.name)} asks for ${metric.proposedReplicas}`;
+    case "RollingOut": return "not during a rollout (spec.rollouts)";
+    case "PodsNotKnown": return "not while the pods are not known yet";
+    case "MetricsWereAway": return "not yet: the metrics were away until now";
+    case "ScaleUpLimit":
+    case "ScaleDownLimit": return `not while the policies of ${direction} allow none`;
+    case "Frozen": return "not while all scales are frozen";
+    default: return turn.preventedBy;
+  }
+}
+
 // What the metric has to be for a turn: `metric` is the one that decides.
-function turnOf(turn, isMore, metric) {
+function turnOf(turn, isMore, metric, decision) {
   if (!turn || turn.replicas === undefined) {
-    return turn?.preventedBy ? `${isMore ? "More" : "Fewer"} are prevented by ${turn.preventedBy}.` : null;
+    return turn?.preventedBy ? `One ${isMore ? "more" : "fewer"}: no, ${prevented(turn, isMore, decision)}.` : null;
   }
   const value = turn.value === undefined ? "" : ` if ${metric ? metricName(metric.name) : "the metric"} is ${plain(turn.value, metric ? unit(metric) : "")} or ${isMore ? "more" : "less"}`;
   const soon = turn.earliest && new Date(turn.earliest) > Date.now() ? `, from ${moment(turn.earliest)}` : "";
-  const bound = turn.preventedBy ? `, but ${turn.preventedBy} prevents it` : "";
-  return `It would be ${replicas(turn.replicas)}${value}${soon}${bound}.`;
+  return `It would be ${replicas(turn.replicas)}${value}${soon}.`;
 }
 
 // What kube-controller-manager decided meanwhile.
@@ -143,7 +165,7 @@ export function sentences(decision) {
   }
   if (observed) told.push(observation(decision));
   const metric = metrics.find((one) => one.metricIndex === wouldChange?.metricIndex);
-  const turns = [turnOf(wouldChange?.more, true, metric), turnOf(wouldChange?.fewer, false, metric)];
+  const turns = [turnOf(wouldChange?.more, true, metric, decision), turnOf(wouldChange?.fewer, false, metric, decision)];
   told.push(...turns.filter((sentence) => sentence !== null));
   return told;
 }
