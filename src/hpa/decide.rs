@@ -330,8 +330,7 @@ fn propose(
                 decision.warn(failure.reason, failure.cause.clone());
                 stand_in = of.options.stand_in(failed_for, scale.spec_replicas > 0);
                 if let Some(stand_in) = stand_in {
-                    let text = format_args!("{} failed, and {stand_in}", of.label);
-                    decision.substitute(stand_in.reason(), text);
+                    decision.substitute(stand_in, &of.label);
                 }
                 match stand_in {
                     Some(StandIn::Fallback(replicas)) => Some(Proposal::fixed(replicas)),

@@ -1,6 +1,7 @@
 //! The result of a decision.
 
-use std::fmt::{self, Write};
+use super::options::StandIn;
+use std::fmt::Write;
 
 /// A decision.
 #[derive(Clone, Debug, PartialEq)]
@@ -108,12 +109,17 @@ impl Decision {
         }
     }
 
-    /// Notes what stands for a metric that failed.
-    pub(super) fn substitute(&mut self, reason: &'static str, text: fmt::Arguments<'_>) {
+    /// Notes what stands for a metric that failed, by its label.
+    pub(super) fn substitute(&mut self, stand_in: StandIn, label: &str) {
+        let (reason, message) = (stand_in.reason(), format!("{label} failed, and {stand_in}"));
         match &mut self.substitute {
-            None => self.substitute = Some(Substitute { reason, message: text.to_string() }),
+            None => self.substitute = Some(Substitute { reason, message }),
             Some(known) => {
-                let _ = write!(known.message, "; {text}");
+                // Nothing stands for a metric that is ignored: the reason is that of another, if one has any.
+                if known.reason == StandIn::Ignore.reason() {
+                    known.reason = reason;
+                }
+                let _ = write!(known.message, "; {message}");
             }
         }
     }

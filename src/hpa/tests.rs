@@ -139,6 +139,38 @@ fn a_metric_that_fails_does_what_its_on_error_says() {
 }
 
 #[test]
+fn what_stands_for_a_metric_is_told_before_one_that_is_ignored() {
+    let on_error = |on_error| MetricOptions { on_error: Some(on_error), ..Default::default() };
+    let (ignored, held) = (on_error(OnError::Ignore), on_error(OnError::Hold));
+    for (options, expected) in [
+        ([ignored, held, MetricOptions::default()], "OnErrorHold"),
+        ([held, ignored, MetricOptions::default()], "OnErrorHold"),
+        ([ignored, ignored, MetricOptions::default()], "OnErrorIgnore"),
+    ] {
+        let spec = spec(1, &options);
+        let (mut history, mut status) = (ScalingHistory::default(), Status::default());
+        let config = ControllerConfig::default();
+        let samples = [FAILED, FAILED, Samples::Values(Ok(&[30_000]))];
+        let input = Input {
+            context: Context::new(&spec, &config, 0),
+            namespace: "shop",
+            scale: Ok(Scale { spec_replicas: 3, status_replicas: 3 }),
+            selected: Selected::Pods(&[]),
+            samples: &samples,
+        };
+        let decision = decide(&input, &mut history, &mut status, &mut ());
+        let substitute = decision.substitute.unwrap();
+        assert_eq!(substitute.reason, expected);
+        assert_eq!(
+            substitute.message.matches(" failed, and ").count(),
+            2,
+            "{}",
+            substitute.message
+        );
+    }
+}
+
+#[test]
 fn a_metric_falls_back_once_it_has_failed_for_long() {
     let fallback = Some(MetricFallback { after_ms: 60_000, replicas: 5 });
     let options = MetricOptions { fallback, on_error: Some(OnError::Hold), ..Default::default() };

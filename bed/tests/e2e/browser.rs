@@ -169,6 +169,17 @@ impl Browser {
         self.value(&expression).await.as_str().unwrap_or_default().to_owned()
     }
 
+    /// Looks into a frame, until [`Self::leave`].
+    pub async fn enter(&self, selector: &str) {
+        let frame = self.value(&format!("document.querySelector({})", json!(selector))).await;
+        self.post("frame", json!({"id": frame})).await;
+    }
+
+    /// Looks at the whole page again.
+    pub async fn leave(&self) {
+        self.post("frame", json!({"id": null})).await;
+    }
+
     /// Waits until an element shows a text.
     pub async fn shows(&self, selector: &str, text: &str) {
         eventually(&format!("{selector} shows {text:?}"), SHOWN, async || {
@@ -250,8 +261,11 @@ impl Browser {
             let message = &event["message"];
             if message["method"] == "Network.requestWillBeSent" {
                 let url = message["params"]["request"]["url"].as_str().unwrap_or_default();
-                // Chromium's own pages are no part of this one.
-                if !["chrome:", "about:", "data:"].iter().any(|scheme| url.starts_with(scheme)) {
+                // Chromium's own pages are no part of this one, and a blob is in the page.
+                if !["chrome:", "about:", "data:", "blob:"]
+                    .iter()
+                    .any(|scheme| url.starts_with(scheme))
+                {
                     seen.push(url.to_owned());
                 }
             }

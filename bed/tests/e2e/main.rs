@@ -23,6 +23,7 @@ mod observed;
 mod oldest;
 mod operating;
 mod page;
+mod page_change;
 mod page_live;
 mod parity;
 mod parity_cases;

@@ -122,6 +122,8 @@ fn the_page_goes_on_after_a_failover_and_leaves_the_reader_in_peace() {
         // The watch of decisions expired at its start: they were listed again.
         browser.value("location.hash = '#/shop/Autoscaler/web'").await;
         browser.shows("#older", "Show 22 older decisions").await;
+        browser.shows("#change-off", "plimsoll ui --prometheus-url=URL").await;
+        assert_eq!(browser.text("#change").await, "");
         browser.shows("#connection", "Live").await;
         assert_eq!(server.lists_of_decisions.load(Ordering::Relaxed), 2);
 
@@ -167,6 +169,20 @@ fn the_page_goes_on_after_a_failover_and_leaves_the_reader_in_peace() {
             3
         ]);
         assert_eq!(browser.value(columns).await, expected);
+
+        // What prevents a change is told in words.
+        let told = "import('/story.js').then(({ sentences }) => {
+            const metrics = [{ metricIndex: 0, name: 'm', status: 'Used' }, { metricIndex: 1, name: 'n', status: 'Valid', proposedReplicas: 4 }];
+            const of = (more, fewer) => sentences({ metrics, basis: { minReplicas: 2, maxReplicas: 9 },
+                wouldChange: { metricIndex: 0, more: { preventedBy: more }, fewer: { preventedBy: fewer, preventedByMetric: 1 } } }).slice(-2);
+            return [...of('maxReplicas', 'metric'), ...of('ScaleUpLimit', 'RollingOut')]; })";
+        let expected = json!([
+            "One more: no, maxReplicas is 9.",
+            "One fewer: no, n asks for 4.",
+            "One more: no, not while the policies of scaleUp allow none.",
+            "One fewer: no, not during a rollout (spec.rollouts)."
+        ]);
+        assert_eq!(browser.value(told).await, expected);
         browser.stayed_at(ui.origin()).await;
         browser.quit().await;
         task.abort();

@@ -28,20 +28,16 @@ const SCRIPT: &str = include_str!("assets/report.js");
 
 /// The page.
 pub fn html(tried: &Tried) -> String {
-    let style = STYLES.join("\n");
-    let uplot = format!("/*\n{}\n*/\n{UPLOT}", UPLOT_LICENSE.trim());
-    let scripts = [uplot, script()];
+    let [of_scripts, of_style] = sources();
     let policy = format!(
-        "default-src 'none'; script-src {}; style-src {}; img-src data:; base-uri 'none'; form-action 'none'",
-        scripts.each_ref().map(|script| hash(script)).join(" "),
-        hash(&style)
+        "default-src 'none'; script-src {of_scripts}; style-src {of_style}; img-src data:; base-uri 'none'; form-action 'none'"
     );
-    let scripts = scripts.map(|script| format!("<script>{script}</script>")).join("\n");
+    let scripts = scripts().map(|script| format!("<script>{script}</script>")).join("\n");
     let data = serde_json::to_string(&page_data::data(tried)).expect("numbers and texts are JSON");
     fill(PAGE, |name| match name {
         "policy" => policy.clone(),
         "title" => escape(&title(tried)),
-        "style" => style.clone(),
+        "style" => style(),
         "span" => escape(&text::span(tried)),
         "verdict" => items(&text::verdicts(&tried.runs)),
         "reproduced" => reproduced(tried),
@@ -54,6 +50,20 @@ pub fn html(tried: &Tried) -> String {
         "scripts" => scripts.clone(),
         other => unreachable!("the page has {other}"),
     })
+}
+
+/// The sources of scripts and of styles of each report, as a Content-Security-Policy names them. A page that shows
+/// reports in a frame allows these, too, where the frame inherits its policy.
+pub fn sources() -> [String; 2] {
+    [scripts().map(|script| hash(&script)).join(" "), hash(&style())]
+}
+
+fn style() -> String {
+    STYLES.join("\n")
+}
+
+fn scripts() -> [String; 2] {
+    [format!("/*\n{}\n*/\n{UPLOT}", UPLOT_LICENSE.trim()), script()]
 }
 
 fn title(tried: &Tried) -> String {

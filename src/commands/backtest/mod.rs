@@ -17,12 +17,14 @@ mod tests;
 mod text;
 
 pub(super) use fleet::{Member, each, not_tried};
-pub(super) use recorded::OfWorkload;
+pub(super) use html::sources;
+pub(super) use recorded::{OfWorkload, check};
 pub(super) use report::POD_START;
-pub(super) use subjects::{Subject, Subjects};
+pub(super) use subjects::{Subject, Subjects, written};
 pub(super) use text::{reproduced, shown};
 
 use crate::backtest::{self, Candidate, Load};
+use crate::blocking;
 use crate::commands::story::{plain, plain_lines};
 use crate::config::{BacktestFlags, Feedback, Moment, RecordedFlags, ReportFormat};
 use report::{Bounds, Tried};
@@ -52,6 +54,18 @@ async fn tried(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
     }
     let subjects = Subjects::read(&flags.files, recorded)?;
     subjects.notes.iter().for_each(|note| eprintln!("note: {}", plain(note)));
+    report_on(flags, subjects).await
+}
+
+/// Tries autoscalers by the flags, whose files are not read again, and returns the report.
+///
+/// # Errors
+/// If one can't be tried, or what Prometheus recorded can't be read.
+pub(super) async fn report_on(
+    flags: &BacktestFlags,
+    subjects: Subjects,
+) -> Result<Vec<u8>, String> {
+    let recorded = &flags.recorded;
     let url = recorded.prometheus_url.as_deref();
     if let Some(url) = url.filter(|_| subjects.are_of_several_workloads()) {
         return fleet::backtest(flags, url, subjects).await.map(String::into_bytes);
@@ -77,13 +91,13 @@ async fn tried(flags: &BacktestFlags) -> Result<Vec<u8>, String> {
         (None, Some(url)) => recorded::run(flags, url, candidates).await?,
         (None, None) => return Err("--load or --prometheus-url was expected".to_owned()),
     };
-    Ok(match flags.output {
+    Ok(blocking::run(|| match flags.output {
         ReportFormat::Text => text::text(&tried).into_bytes(),
         ReportFormat::Json => json::json(tried).into_bytes(),
         ReportFormat::Html => html::html(&tried).into_bytes(),
         ReportFormat::Svg => svg::svg(&picture::picture(&tried)).into_bytes(),
         ReportFormat::Png => png::png(&picture::picture(&tried)),
-    })
+    }))
 }
 
 /// Refuses what is no queue, or of which Prometheus is not asked what arrives.

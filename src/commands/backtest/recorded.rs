@@ -4,6 +4,7 @@ use super::report::{Bounds, FromPrometheus, POD_START, Start, Tried, low_confide
 use crate::backtest::{
     self, Candidate, Grid, History, LowConfidence, Options, PodStart, Recorded, Span, WasThere,
 };
+use crate::blocking;
 use crate::clock::WallClock;
 use crate::config::{BacktestFlags, Config, Moment, RecordedFlags};
 use crate::connect;
@@ -128,6 +129,14 @@ impl Backend {
     }
 }
 
+/// Checks what the flags say of Prometheus and of its queries, without a request.
+///
+/// # Errors
+/// If a flag or the configuration is invalid.
+pub fn check(flags: &RecordedFlags, url: &str) -> Result<(), String> {
+    Backend::open(flags, url).map(|_| ())
+}
+
 /// Tries candidates for one workload on what Prometheus recorded.
 ///
 /// # Errors
@@ -162,7 +171,8 @@ pub async fn run(
     let step = ((last - from) / REPRODUCED_POINTS).max(REPRODUCED_STEP).min(step);
     let fine = Grid { first: from - earlier, last, step };
     let recorded = history.recorded(in_force, fine).await?;
-    let reproduction = backtest::reproduce(in_force, &recorded, &was_there, from, &options)?;
+    let reproduction =
+        blocking::run(|| backtest::reproduce(in_force, &recorded, &was_there, from, &options))?;
     let mut tried = Vec::new();
     for candidate in &mut candidates {
         let recorded = history.recorded(candidate, grid).await;
@@ -177,13 +187,16 @@ pub async fn run(
     }
     let (mut runs, mut recordings) = (Vec::new(), Vec::new());
     for (candidate, recorded) in candidates.iter().zip(&tried) {
+        // Here a run ends that nobody waits for any more.
+        tokio::task::yield_now().await;
         let start = was_there.replicas.at(begin);
         let window_ms = candidate.sample_window_ms(step);
         let span = Span { first: begin, end, window_ms, start, times: None };
         let mut recording =
             bounds.map(|one| one.recording(candidate, &candidates, &options, (begin, end)));
         let source = &mut recorded.source();
-        let run = backtest::simulate(candidate, source, span, &options, &mut recording);
+        let run =
+            blocking::run(|| backtest::simulate(candidate, source, span, &options, &mut recording));
         recordings.extend(recording);
         runs.push(run.map_err(|error| format!("{}: {error}", candidate.name))?);
     }

@@ -37,13 +37,21 @@ impl Subjects {
     /// # Errors
     /// If a file can't be read, or has no autoscaler in it.
     pub fn read(files: &[PathBuf], flags: &RecordedFlags) -> Result<Self, String> {
+        let read = |path: &PathBuf| Ok((path.clone(), objects::read(path)?));
+        Self::of(&files.iter().map(read).collect::<Result<Vec<_>, String>>()?, flags)
+    }
+
+    /// The same of texts, by the paths of their files.
+    ///
+    /// # Errors
+    /// If one is not YAML, or has no autoscaler in it.
+    pub fn of(texts: &[(PathBuf, String)], flags: &RecordedFlags) -> Result<Self, String> {
         let mut subjects = Self::default();
         let mut paths: Vec<&Path> = Vec::new();
-        for path in files {
+        for (path, text) in texts {
             let in_file = |error: String| format!("{}: {error}", path.display());
-            let text = objects::read(path)?;
             let before = subjects.found.len() + subjects.failed.len();
-            for object in objects::parse(&text).map_err(in_file)? {
+            for object in objects::parse(text).map_err(in_file)? {
                 if is_made(&object) {
                     continue;
                 }
@@ -144,7 +152,7 @@ fn subject(
 }
 
 /// The object without what the server sets.
-fn written(object: &Value) -> Value {
+pub fn written(object: &Value) -> Value {
     let mut written = object.clone();
     let _ = written.as_object_mut().map(|fields| fields.remove("status"));
     for field in ["managedFields", "resourceVersion", "uid", "creationTimestamp", "generation"] {

@@ -104,7 +104,23 @@ impl From<Unreadable> for OperateError {
     }
 }
 
-/// Since when there are decisions, as one of them says.
-pub fn history_since(decision: &Decision) -> Option<UnixMillis> {
-    parse_time(decision.metadata.annotations.get(SINCE_ANNOTATION)?)
+/// The begin of the first decision that is known, and since when there are decisions, as it says.
+///
+/// # Errors
+/// If they can't be read.
+pub async fn known_since(
+    client: &Client,
+    namespace: &str,
+    labels: &str,
+) -> Result<(Option<UnixMillis>, Option<UnixMillis>), Unreadable> {
+    let mut first = None;
+    let wanted = Wanted { namespace: Some(namespace), labels, since: None, thousands: 1 };
+    read(client, wanted, |decision| {
+        first = Some(decision);
+        false
+    })
+    .await?;
+    let Some(first) = first else { return Ok((None, None)) };
+    let since = first.metadata.annotations.get(SINCE_ANNOTATION);
+    Ok((parse_time(&first.first_time), since.and_then(|since| parse_time(since))))
 }

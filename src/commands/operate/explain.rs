@@ -1,9 +1,9 @@
 //! `plimsoll explain`: why an autoscaler has the replicas that it has.
 
 use super::super::story::{
-    Account, Change, Changes, Subject, clean, no_decision, paint, standing, story,
+    Account, Change, Changes, Subject, clean, decided_natively, no_decision, paint, standing, story,
 };
-use super::decisions::{Unreadable, Wanted, history_since, read};
+use super::decisions::{Unreadable, Wanted, known_since, read};
 use super::error::OperateError;
 use super::named::{Known, Named};
 use super::terminal::screen;
@@ -162,29 +162,17 @@ async fn without(
     (at, now): (UnixMillis, UnixMillis),
 ) -> Result<String, OperateError> {
     let known = known?;
-    let mut first = None;
-    if unfound.is_ok() {
-        let labels = named.labels();
-        let namespace = Some(&*named.namespace);
-        let wanted = Wanted { namespace, labels: &labels, since: None, thousands: 1 };
-        read(&named.client, wanted, |decision| {
-            first = Some(decision);
-            false
-        })
-        .await?;
-    }
-    let began = first.as_ref().and_then(history_since);
-    let first = first.and_then(|first| parse_time(&first.first_time));
+    let (first, began) = match unfound {
+        Ok(()) => known_since(&named.client, &named.namespace, &named.labels()).await?,
+        Err(_) => (None, None),
+    };
     let is_past = matches!(flags.at, Some(Moment::At(_) | Moment::Ago(_)));
     let text = match unfound {
         Err(error) if is_past => return Err(error.into()),
         Ok(()) if is_past => no_decision(&known.subject, (at, DAY), first, began),
         Err(error) => standing(&known.subject, &known.status, &error.to_string(), now),
         Ok(()) if known.is_native => {
-            let why = format!(
-                "kube-controller-manager decides (executor: NativeHPA): explain hpa/{} has more",
-                named.name
-            );
+            let why = decided_natively("explain", &named.name);
             standing(&known.subject, &known.status, &why, now)
         }
         Ok(()) => {

@@ -1,13 +1,12 @@
 //! `plimsoll history`: the changes of an autoscaler's replicas.
 
-use super::super::story::{Listing, no_decision};
-use super::decisions::{Wanted, history_since, read};
+use super::super::story::{Listing, decided_natively, no_decision};
+use super::decisions::{Wanted, known_since, read};
 use super::error::OperateError;
 use super::explain::{emphasized, printed};
 use super::named::Named;
 use super::terminal::screen;
 use crate::config::{HistoryFlags, OutputFormat};
-use crate::ledger::parse_time;
 
 /// The most decisions that are read, in thousands.
 const THOUSANDS: usize = 100;
@@ -37,21 +36,10 @@ pub async fn history(flags: &HistoryFlags) -> Result<String, OperateError> {
     };
     match flags.output {
         OutputFormat::Text if listing.is_empty() => {
-            let mut first = None;
-            let wanted = Wanted { namespace, labels: &labels, since: None, thousands: 1 };
-            read(&named.client, wanted, |decision| {
-                first = Some(decision);
-                false
-            })
-            .await?;
-            let began = first.as_ref().and_then(history_since);
-            let first = first.and_then(|first| parse_time(&first.first_time));
+            let (first, began) = known_since(&named.client, &named.namespace, &labels).await?;
             let mut text = no_decision(&subject, (now, flags.since), first, began);
             if is_native {
-                let name = &named.name;
-                text += &format!(
-                    "Note      kube-controller-manager decides (executor: NativeHPA): history hpa/{name} has more\n"
-                );
+                text += &format!("Note      {}\n", decided_natively("history", &named.name));
             }
             Ok(emphasized(&text))
         }

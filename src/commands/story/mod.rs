@@ -22,6 +22,6 @@ pub use agreement::{Agreement, event_line, total};
 pub use changes::{Change, Changes};
 pub use chart::{Screen, paint};
 pub use listing::Listing;
-pub use standing::{Standing, Status, no_decision, standing};
+pub use standing::{Standing, Status, decided_natively, no_decision, standing};
 pub use tell::story;
 pub use words::{clean, plain, plain_lines, span};

@@ -70,6 +70,11 @@ pub fn no_decision(
     text + "To do     --decision-log keeps decisions for longer; kubectl plimsoll status says who leads\n"
 }
 
+/// That kube-controller-manager decides for an Autoscaler, and where a command has more.
+pub fn decided_natively(command: &str, name: &str) -> String {
+    format!("kube-controller-manager decides (executor: NativeHPA): {command} hpa/{name} has more")
+}
+
 /// The status in words, after a first line that says why there is no more.
 pub fn standing(subject: &Subject, status: &Status, why: &str, now: UnixMillis) -> String {
     let Subject { kind, namespace, name, target, .. } = subject;

@@ -21,6 +21,8 @@ const KEY_BYTES: usize = 32;
 
 /// Where the data is. What is elsewhere is the same for everyone.
 pub const DATA: &str = "/api/";
+/// Where a change is tried, the only place that anything is sent to. Nothing is written there, either.
+pub const CHANGE: &str = "/api/change";
 
 impl Access {
     /// With a new key, for the page at this port of 127.0.0.1.
@@ -44,8 +46,9 @@ impl Access {
     /// # Errors
     /// The status and text with which it is refused.
     pub fn check(&self, parts: &Parts) -> Result<(), (StatusCode, String)> {
-        if parts.method != Method::GET && parts.method != Method::HEAD {
-            let text = "This page only reads: GET and HEAD.";
+        let is_trial = parts.method == Method::POST && parts.uri.path() == CHANGE;
+        if parts.method != Method::GET && parts.method != Method::HEAD && !is_trial {
+            let text = "This page only reads: GET, HEAD, and POST of a change to try.";
             return Err((StatusCode::METHOD_NOT_ALLOWED, text.to_owned()));
         }
         let forbidden = |text: String| Err((StatusCode::FORBIDDEN, text));
@@ -142,10 +145,20 @@ mod tests {
     #[test]
     fn nothing_is_written() {
         let access = Access::new(1).unwrap();
-        for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT"] {
-            let request = Request::builder().method(method).uri("/").header("host", "127.0.0.1:1");
+        let code = |method: &str, path: &str, key: &str| {
+            let request = Request::builder().method(method).uri(path).header("host", "127.0.0.1:1");
+            let request = request.header("authorization", format!("Bearer {key}"));
             let parts = request.body(()).unwrap().into_parts().0;
-            assert_eq!(access.check(&parts).unwrap_err().0.as_u16(), 405, "{method}");
+            access.check(&parts).map_or_else(|(code, _)| code.as_u16(), |()| 200)
+        };
+        for method in ["POST", "PUT", "PATCH", "DELETE", "OPTIONS", "CONNECT"] {
+            for path in ["/", "/api/autoscaler", "/api/change/x"] {
+                assert_eq!(code(method, path, &access.key), 405, "{method} {path}");
+            }
         }
+        // A change is only tried, and only by who has the key.
+        assert_eq!(code("POST", CHANGE, &access.key), 200);
+        assert_eq!(code("POST", CHANGE, "other"), 403);
+        assert_eq!(code("PUT", CHANGE, &access.key), 405);
     }
 }

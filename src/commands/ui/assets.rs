@@ -32,6 +32,7 @@ const ASSETS: &[Asset] = assets![
     CSS "style.css",
     SVG "icon.svg",
     JS "app.js",
+    JS "change.js",
     JS "chart.js",
     JS "list.js",
     JS "one.js",

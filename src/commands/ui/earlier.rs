@@ -1,6 +1,6 @@
 //! Changes of replicas from before the page was started, by the decision ledger: whether an autoscaler flaps.
 
-use super::one::{decisions, is_of};
+use super::one::decisions;
 use super::row::millis;
 use super::rows::Rows;
 use super::swings::{LOOK_BACK_MS, Swings};
@@ -49,8 +49,7 @@ async fn swings(client: &Client, name: &AutoscalerRef, since: UnixMillis) -> Opt
     let mut page = ListParams::default().labels(&labels).limit(PAGE_SIZE);
     for _ in 0..MAX_PAGES {
         let list = api.list(&page).await.ok()?;
-        let items = list.items.iter().filter(|one| is_of(one, name));
-        items.for_each(|one| take(&mut swings, &mut before, &one.data, since));
+        list.items.iter().for_each(|one| take(&mut swings, &mut before, &one.data, since));
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
             None => return Some(swings),

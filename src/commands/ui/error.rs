@@ -19,6 +19,9 @@ pub enum UiError {
         /// The cause.
         error: std::io::Error,
     },
+    /// What the flags say of Prometheus is invalid.
+    #[error("{0}")]
+    Prometheus(String),
     /// The system gives no random numbers for the key of the page.
     #[error("no random numbers for the key of the page")]
     Random,
@@ -94,7 +97,7 @@ pub fn problem(error: &watcher::Error, resource: &str, namespace: Option<&str>) 
 }
 
 /// An error with its causes, each once.
-fn causes(error: &dyn std::error::Error) -> String {
+pub fn causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -15,7 +15,9 @@ mod row;
 mod rows;
 mod serve;
 mod swings;
+mod trials;
 mod watching;
+mod write_timeout;
 
 pub use error::UiError;
 
@@ -31,6 +33,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
+use trials::Trials;
 
 /// Serves the page until Ctrl-C, and opens it in the browser. Its address is written to `out`.
 ///
@@ -42,11 +45,12 @@ pub async fn run(flags: &UiFlags, out: &mut impl Write) -> Result<(), UiError> {
     let bind = |error| UiError::Bind { port: flags.port, error };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, flags.port)).await.map_err(bind)?;
     let port = listener.local_addr().map_err(bind)?.port();
+    let trials = Trials::new(client.clone(), flags)?;
     let access = Access::new(port)?;
     let address = access.address();
     let rows = Rows::new(WallClock::default());
     let scope = scope(flags);
-    let page = Page::new(access, client.clone(), rows.clone(), scope);
+    let page = Page::new(access, client.clone(), rows.clone(), scope, trials);
 
     let stop = stop_signal().map_err(UiError::Signals)?;
     let mut tasks = Tasks::default();

@@ -8,6 +8,7 @@ use super::row::Row;
 use super::rows::Rows;
 use super::watching::{Seen, watched};
 use crate::ledger::api::{AUTOSCALER_LABEL, GROUP, KIND_LABEL, VERSION};
+use crate::ledger::autoscaler_label;
 use crate::watch::AutoscalerRef;
 use futures::stream::{BoxStream, select};
 use futures::{Stream, StreamExt, stream};
@@ -32,25 +33,14 @@ const PAGE_SIZE: u32 = 500;
 const SILENCE: Duration = Duration::from_secs(10);
 /// The name of the ledger's resource in messages.
 const DECISIONS: &str = "decisions.decisions.plimsoll.dev";
-/// The longest value of a label that can be selected by.
-const MAX_LABEL: usize = 63;
-
 /// The decisions in the namespace of an autoscaler, and the labels of its own.
 pub fn decisions(client: &Client, autoscaler: &AutoscalerRef) -> (Api<DynamicObject>, String) {
     let kind = GroupVersionKind::gvk(GROUP, VERSION, "Decision");
     let resource = ApiResource::from_gvk_with_plural(&kind, "decisions");
     let AutoscalerRef { kind, key } = autoscaler;
-    let mut labels = format!("{KIND_LABEL}={}", kind.as_str());
-    if key.name.len() <= MAX_LABEL {
-        labels = format!("{AUTOSCALER_LABEL}={},{labels}", key.name);
-    }
+    let label = autoscaler_label(&key.name);
+    let labels = format!("{AUTOSCALER_LABEL}={label},{KIND_LABEL}={}", kind.as_str());
     (Api::namespaced_with(client.clone(), &key.namespace, &resource), labels)
-}
-
-/// Whether a decision is one of an autoscaler: a name can be longer than what can be selected by.
-pub fn is_of(decision: &DynamicObject, autoscaler: &AutoscalerRef) -> bool {
-    let labels = decision.metadata.labels.as_ref();
-    labels.and_then(|labels| labels.get(AUTOSCALER_LABEL)) == Some(&autoscaler.key.name)
 }
 
 /// What happens.
@@ -59,12 +49,12 @@ enum Happening {
     Decision(Seen),
 }
 
-/// One autoscaler: `{"scope", "problems"}`, `{"autoscaler"}` (null if there is none), `{"decisions", "again", "complete"}` (those
+/// One autoscaler: `{"scope", "canTry", "problems"}` (whether a change can be tried), `{"autoscaler"}` (null if there is none), `{"decisions", "again", "complete"}` (those
 /// that are new or changed; all, again; all are sent), `{"problems"}`. A line comes every 10 s at least.
 pub fn stream(
     client: Client,
     rows: Rows,
-    scope: String,
+    scope: (String, bool),
     autoscaler: AutoscalerRef,
 ) -> impl Stream<Item = String> + Send {
     let namespace = &autoscaler.key.namespace;
@@ -137,12 +127,12 @@ fn decisions_line(decisions: &str) -> String {
 impl One {
     fn new(
         rows: Rows,
-        scope: String,
+        (scope, can_try): (String, bool),
         autoscaler: AutoscalerRef,
         happenings: BoxStream<'static, Happening>,
     ) -> Self {
         // What was wrong with an earlier stream is not with this one.
-        let first = json!({"scope": scope, "problems": []}).to_string();
+        let first = json!({"scope": scope, "canTry": can_try, "problems": []}).to_string();
         Self {
             rows,
             autoscaler,
@@ -236,8 +226,6 @@ impl One {
             }
         };
         match event {
-            Event::InitApply(decision) | Event::Apply(decision)
-                if !is_of(&decision, &self.autoscaler) => {}
             Event::Init => self.listing = Listing::default(),
             Event::InitApply(decision) => self.listing.push(lean::decision(decision)),
             Event::InitDone => {
@@ -295,6 +283,19 @@ mod tests {
         assert_eq!(Listing::default().lines(), ["{\"decisions\":[]}"]);
     }
 
+    #[tokio::test]
+    async fn decisions_of_a_long_name_are_selected_by_its_label() {
+        let (client, _) = crate::fake::api(|_| crate::fake::failure(404, "NotFound", "none"));
+        let key = ObjectKey { namespace: "shop".to_owned(), name: "x".repeat(100) };
+        let autoscaler = AutoscalerRef::autoscaler(key);
+        let (_, labels) = decisions(&client, &autoscaler);
+        // As the ledger labels them.
+        let ledger = crate::ledger::metadata(&autoscaler, (1, 0, 1), 0);
+        let expected = &ledger.labels[AUTOSCALER_LABEL];
+        assert!(expected.len() <= 63, "{expected}");
+        assert_eq!(labels, format!("{AUTOSCALER_LABEL}={expected},{KIND_LABEL}=Autoscaler"));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_problem_that_is_over_is_taken_back() {
         let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
@@ -308,7 +309,8 @@ mod tests {
         ];
         let rows = Rows::new(WallClock::default());
         let happenings = stream::iter(happenings).boxed();
-        let mut one = One::new(rows, "x".to_owned(), AutoscalerRef::autoscaler(key), happenings);
+        let scope = ("x".to_owned(), true);
+        let mut one = One::new(rows, scope, AutoscalerRef::autoscaler(key), happenings);
         let mut counts = Vec::new();
         while let Some(line) = one.next_line().await {
             let line: Value = serde_json::from_str(&line).unwrap();

@@ -98,7 +98,9 @@ impl Row {
                 && one["reason"] != "ScalingDisabled"
                 && one["reason"] != "NotEvaluated"
         });
-        let fallback = || condition("FallbackActive").filter(is_true);
+        // Where a metric is ignored that failed, the others decide.
+        let stands_in = |one: &&Value| one["reason"] != "OnErrorIgnore";
+        let fallback = || condition("FallbackActive").filter(is_true).filter(stands_in);
         let paused = ["Paused", "Frozen"].into_iter().filter_map(condition).find(is_true);
         let over_max = condition("ScalingLimited").filter(is_true);
         let over_max = over_max.filter(|one| one["reason"] == "TooManyReplicas");
@@ -229,12 +231,14 @@ mod tests {
         let paused = json!([{"type": "Paused", "status": "True", "reason": "PausedBySpec"}]);
         let disabled =
             json!([{"type": "ScalingActive", "status": "False", "reason": "ScalingDisabled"}]);
-        let fallback = json!([{"type": "FallbackActive", "status": "True", "reason": "X"}]);
+        let fallback =
+            |reason: &str| json!([{"type": "FallbackActive", "status": "True", "reason": reason}]);
         let waiting = json!({"conditions": [{"type": "Ready", "status": "False",
             "reason": "NotEvaluated"}]});
         for (status, reversals, expected) in [
             (status(20, 20, failed.clone()), 9, State::Failing),
-            (status(4, 4, fallback), 0, State::Failing),
+            (status(4, 4, fallback("MetricFallback")), 0, State::Failing),
+            (status(4, 4, fallback("OnErrorIgnore")), 0, State::Steady),
             (status(20, 20, over), 9, State::AtMax),
             (status(20, 20, json!([])), 0, State::AtMax),
             (status(4, 6, json!([])), 3, State::Flapping),

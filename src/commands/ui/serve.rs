@@ -1,9 +1,11 @@
 //! The routes of the page: its files, and its data as streams of JSON lines.
 
-use super::access::Access;
+use super::access::{Access, CHANGE};
 use super::one;
 use super::rows::Rows;
+use super::trials::{Refusal, Trials};
 use super::{assets, error::cut};
+use crate::commands::backtest;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use axum::Router;
 use axum::body::Body;
@@ -16,7 +18,7 @@ use futures::{Stream, StreamExt};
 use kube::Client;
 use serde::Deserialize;
 use std::convert::Infallible;
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use tokio::sync::Semaphore;
 
 /// What the page is served from.
@@ -26,6 +28,8 @@ pub struct Page {
     rows: Rows,
     scope: String,
     streams: Arc<Semaphore>,
+    /// None without a Prometheus.
+    trials: Option<Trials>,
 }
 
 /// The streams at a time, of all tabs.
@@ -33,8 +37,20 @@ const MAX_STREAMS: usize = 32;
 
 impl Page {
     /// A page of this scope, such as the context and namespace.
-    pub fn new(access: Access, client: Client, rows: Rows, scope: String) -> Self {
-        Self { access, client, rows, scope, streams: Arc::new(Semaphore::new(MAX_STREAMS)) }
+    pub fn new(
+        access: Access,
+        client: Client,
+        rows: Rows,
+        scope: String,
+        trials: Option<Trials>,
+    ) -> Self {
+        let streams = Arc::new(Semaphore::new(MAX_STREAMS));
+        Self { access, client, rows, scope, streams, trials }
+    }
+
+    fn trials(&self) -> Result<&Trials, Refusal> {
+        let text = "To try a change, start plimsoll ui with --prometheus-url=URL.";
+        self.trials.as_ref().ok_or_else(|| (StatusCode::NOT_FOUND, text.to_owned()))
     }
 }
 
@@ -44,19 +60,25 @@ pub fn router(page: Arc<Page>) -> Router {
         .route("/api/key", get(key))
         .route("/api/autoscalers", get(autoscalers))
         .route("/api/autoscaler", get(autoscaler))
+        .route(CHANGE, get(present).post(report))
         .fallback(asset)
         .layer(middleware::from_fn_with_state(page.clone(), guard))
         .with_state(page)
 }
 
-/// The headers of each response. Nothing is loaded from elsewhere, no script is in a page but as a file, and no
-/// text becomes markup.
-const HEADERS: [(HeaderName, &str); 8] = [
-    (
-        header::CONTENT_SECURITY_POLICY,
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
-         base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'",
-    ),
+/// Nothing is loaded from elsewhere, no script is in a page but as a file, and no text becomes markup. The frame with a
+/// report is of a blob, and inherits this: hence the hashes of what is in each report.
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let [scripts, styles] = backtest::sources();
+    format!(
+        "default-src 'none'; script-src 'self' {scripts}; style-src 'self' {styles}; img-src 'self'; \
+         connect-src 'self'; frame-src blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; \
+         require-trusted-types-for 'script'"
+    )
+});
+
+/// The other headers of each response.
+const HEADERS: [(HeaderName, &str); 7] = [
     (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
     (header::X_FRAME_OPTIONS, "DENY"),
     (header::REFERRER_POLICY, "no-referrer"),
@@ -72,7 +94,8 @@ async fn guard(State(page): State<Arc<Page>>, request: Request, next: Next) -> R
         Ok(()) => next.run(Request::from_parts(parts, body)).await,
         Err(refusal) => refusal.into_response(),
     };
-    for (name, value) in HEADERS {
+    let policy = (header::CONTENT_SECURITY_POLICY, POLICY.as_str());
+    for (name, value) in HEADERS.into_iter().chain([policy]) {
         response.headers_mut().insert(name, HeaderValue::from_static(value));
     }
     response
@@ -105,23 +128,62 @@ struct Named {
     name: String,
 }
 
-async fn autoscaler(State(page): State<Arc<Page>>, Query(named): Query<Named>) -> Response {
-    let kinds = [AutoscalerKind::Autoscaler, AutoscalerKind::Hpa];
-    let kind = kinds.into_iter().find(|kind| kind.as_str() == named.kind);
-    // They get into paths and selectors of requests to kube-apiserver.
-    let is_name = |text: &str| {
-        let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
-        !text.is_empty() && text.len() <= 253 && text.bytes().all(is_part)
-    };
-    let Some(kind) = kind.filter(|_| is_name(&named.namespace) && is_name(&named.name)) else {
-        let text =
-            "namespace, kind (Autoscaler or HorizontalPodAutoscaler) and name say which one.";
-        return (StatusCode::BAD_REQUEST, text).into_response();
-    };
-    let key = ObjectKey { namespace: named.namespace, name: named.name };
-    let autoscaler = AutoscalerRef { kind, key };
+impl Named {
+    fn autoscaler(self) -> Result<AutoscalerRef, Refusal> {
+        let kinds = [AutoscalerKind::Autoscaler, AutoscalerKind::Hpa];
+        let kind = kinds.into_iter().find(|kind| kind.as_str() == self.kind);
+        // They get into paths and selectors of requests to kube-apiserver.
+        let is_name = |text: &str| {
+            let is_part = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.');
+            !text.is_empty()
+                && text.len() <= 253
+                && !text.starts_with('.')
+                && text.bytes().all(is_part)
+        };
+        let Some(kind) = kind.filter(|_| is_name(&self.namespace) && is_name(&self.name)) else {
+            let text =
+                "namespace, kind (Autoscaler or HorizontalPodAutoscaler) and name say which one.";
+            return Err((StatusCode::BAD_REQUEST, text.to_owned()));
+        };
+        let key = ObjectKey { namespace: self.namespace, name: self.name };
+        Ok(AutoscalerRef { kind, key })
+    }
+}
+
+async fn autoscaler(
+    State(page): State<Arc<Page>>,
+    Query(named): Query<Named>,
+) -> Result<Response, Refusal> {
+    let autoscaler = named.autoscaler()?;
     let (client, rows, scope) = (page.client.clone(), page.rows.clone(), page.scope.clone());
-    respond(&page, one::stream(client, rows, scope, autoscaler))
+    let can_try = page.trials.is_some();
+    Ok(respond(&page, one::stream(client, rows, (scope, can_try), autoscaler)))
+}
+
+/// The autoscaler to be edited.
+async fn present(
+    State(page): State<Arc<Page>>,
+    Query(named): Query<Named>,
+) -> Result<String, Refusal> {
+    page.trials()?.present(&named.autoscaler()?).await
+}
+
+/// The load that a change is tried on: of so many hours until now.
+#[derive(Deserialize)]
+struct Tried {
+    hours: u32,
+}
+
+/// The report on the edited autoscaler, which is the body.
+async fn report(
+    State(page): State<Arc<Page>>,
+    Query(named): Query<Named>,
+    Query(Tried { hours }): Query<Tried>,
+    edited: Body,
+) -> Result<Response, Refusal> {
+    let report = page.trials()?.report(&named.autoscaler()?, hours, edited).await?;
+    // As a file, not as a page of this server: what shows it has it in a frame of its own origin.
+    Ok(([(header::CONTENT_TYPE, "application/octet-stream")], report).into_response())
 }
 
 /// A stream of lines, which ends when the client goes.

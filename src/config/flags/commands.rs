@@ -166,6 +166,18 @@ pub struct UiFlags {
     /// The context of the kubeconfig.
     #[arg(long, value_name = "NAME")]
     pub context: Option<String>,
+
+    /// The Prometheus that has the load: with it the page tries a changed spec, as plimsoll backtest does.
+    #[arg(long, value_name = "URL")]
+    pub prometheus_url: Option<String>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub prometheus: PrometheusFlags,
+
+    /// The configuration file of the server: its labels and templates (podMetrics) are those of the queries.
+    #[arg(long, value_name = "FILE", requires = "prometheus_url")]
+    pub config: Option<PathBuf>,
 }
 
 /// The flags of `plimsoll convert`.

@@ -2,6 +2,7 @@
 
 use super::workload::{Done, Has, Workload, queue, requests};
 use super::{HOUR, NOW, golden, subject};
+use crate::commands::story::Subject;
 use crate::hpa::{MetricFallback, OnEmpty, OnError};
 use serde_json::{Value, json};
 
@@ -47,6 +48,15 @@ fn what_scales() {
         fight.decides(1, &[Has::EachPod(14_000)]).replicas = 4;
     }
     golden("set-back", &fight.story());
+}
+
+#[test]
+fn two_autoscalers_of_the_same_pods() {
+    let mut web = web(4, json!({}));
+    web.rivals = &["shop/other", "shop/web"];
+    web.decides(28, &[ON_TARGET]);
+    let subject = Subject { faults: web.faults(), ..subject() };
+    golden("ambiguous-selector", &web.story_at(subject, NOW));
 }
 
 #[test]

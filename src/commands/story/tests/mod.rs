@@ -7,7 +7,11 @@ mod workload;
 
 use super::chart::{Point, Screen, chart};
 use super::words::clean;
-use super::{Account, Changes, Listing, Standing, Status, Subject, no_decision, standing, story};
+use super::{
+    Account, Changes, Listing, Standing, Status, Subject, decided_natively, no_decision, standing,
+    story,
+};
+use crate::crd::AutoscalerSpec;
 use crate::ledger::api::Decision;
 use crate::ledger::{parse_time, time};
 use serde_json::{Value, json};
@@ -172,6 +176,36 @@ fn what_can_not_be_explained() {
 }
 
 #[test]
+fn a_spec_that_can_not_be_read() {
+    let spec = json!({"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "minReplicas": 9, "maxReplicas": 8, "customMetrics": [{"metricName": "x", "averageValue": "1"}]});
+    let error = AutoscalerSpec::read(spec).unwrap_err().to_string();
+    // The ledger has no bounds of such a spec.
+    let mut invalid = decision(
+        json!({"currentReplicas": null, "recommendedReplicas": null, "desiredReplicas": null,
+        "reason": "RecommendationFailed", "message": error, "wouldChange": null, "metrics": [],
+        "carriedOut": {"reason": "NoDecision"}, "basis": {"minReplicas": 0, "maxReplicas": 0}}),
+    );
+    let faults = vec![("InvalidSpec".to_owned(), error.clone())];
+    golden("invalid-spec", &tell(Subject { faults, ..subject() }, &[invalid.clone()], NOW));
+    // It was valid before.
+    merge(&mut invalid, &json!({"count": 1, "firstTime": time(NOW - 2 * SECOND)}));
+    let subject = Subject { faults: vec![("InvalidSpec".to_owned(), error)], ..subject() };
+    golden("invalid-spec-now", &tell(subject, &[decision(json!({})), invalid], NOW));
+}
+
+#[test]
+fn an_autoscaler_that_was_deleted() {
+    let last = NOW - 20 * MINUTE;
+    let last = decision(
+        json!({"firstTime": time(last - 7 * MINUTE), "lastTime": time(last), "time": time(last)}),
+    );
+    let notes = vec!["autoscaler shop/web: not found".to_owned()];
+    let gone = Subject { target: None, notes, ..subject() };
+    golden("deleted", &tell(gone, &[last], NOW));
+}
+
+#[test]
 fn where_there_is_no_decision() {
     let (then, day) = (NOW - 2 * HOUR, std::time::Duration::from_secs(86_400));
     let known = Some(NOW - HOUR);
@@ -208,6 +242,12 @@ fn the_status_where_decisions_can_not_be_read() {
     let subject = Subject { faults, ..subject() };
     let why = "you may not read decisions in namespace shop: the ClusterRole view may";
     golden("status", &standing(&subject, &status, why, NOW));
+    let status = Status {
+        conditions: vec![condition("Ready", "True", "Ready", "decisions are made")],
+        ..status
+    };
+    let why = decided_natively("explain", "web");
+    golden("native-hpa", &standing(&self::subject(), &status, &why, NOW));
 }
 
 #[test]

@@ -55,6 +55,8 @@ pub struct Workload {
     pub holds: [Option<&'static str>; 2],
     /// The fallback of the Autoscaler.
     pub fallback: Option<i32>,
+    /// The autoscalers that select the same pods, if several do.
+    pub rivals: &'static [&'static str],
 }
 
 /// A metric of pods with a target of ten, by the name that the product generates.
@@ -95,6 +97,7 @@ impl Workload {
             done: Done::Written,
             holds: [None; 2],
             fallback: None,
+            rivals: &[],
         }
     }
 
@@ -182,11 +185,15 @@ impl Workload {
             .collect();
         let context = Context::new(&self.spec, &self.config, self.now);
         let current = self.replicas;
+        let rivals: Vec<String> = self.rivals.iter().map(|one| (*one).to_owned()).collect();
         let input = Input {
             context,
             namespace: "shop",
             scale: Ok(Scale { spec_replicas: current, status_replicas: current }),
-            selected: Selected::Pods(&pods),
+            selected: match self.rivals {
+                [] => Selected::Pods(&pods),
+                _ => Selected::Ambiguous { selector: "app=web", autoscalers: &rivals },
+            },
             samples: &samples,
         };
         let mut trace = DecisionTrace::default();
@@ -278,6 +285,13 @@ impl Workload {
             .iter()
             .map(|entry| crate::ledger::decision(&autoscaler, entry, since))
             .collect()
+    }
+
+    /// The reason and message of `ScalingActive`, where it is False.
+    pub fn faults(&self) -> Vec<(String, String)> {
+        let active = self.status.condition(hpa::ConditionKind::ScalingActive);
+        let fault = active.filter(|active| !active.status);
+        fault.map(|one| (one.reason.to_string(), one.message.clone())).into_iter().collect()
     }
 
     /// The last of them.

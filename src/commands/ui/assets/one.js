@@ -1,6 +1,7 @@
 // One autoscaler: its chart, the story of the decision that is chosen, and its tables.
 
 import { Chart, SIGNS, legend } from "./chart.js";
+import { Change } from "./change.js";
 import { badge, replicasOf } from "./list.js";
 import { constraint, head, sentences, turn, when } from "./story.js";
 import { age, become, element, fill, metricName, moment, plain, setText, zone } from "./text.js";
@@ -62,6 +63,7 @@ export class One {
   #isComplete = false;
   #frame = null;
   #chart;
+  #change = new Change();
 
   constructor() {
     this.#chart = new Chart(find("chart"), {
@@ -105,11 +107,13 @@ export class One {
     this.#object = null;
     this.#isObjectRead = false;
     this.#isComplete = false;
+    this.#change.show({ namespace, kind, name });
     this.#draw();
   }
 
   // Takes in what a line of the stream changes.
-  change({ autoscaler, decisions = [], complete, again }) {
+  change({ autoscaler, decisions = [], complete, again, canTry }) {
+    if (canTry !== undefined) this.#change.can(canTry);
     if (again) this.#next = new Decisions();
     if (autoscaler !== undefined) {
       this.#object = autoscaler;

@@ -32,15 +32,6 @@ const CONSTRAINTS = {
   Fallback: "The fallback",
 };
 
-// What prevents other replicas, by `preventedBy`.
-const PREVENTED = {
-  ...CONSTRAINTS,
-  selectPolicy: "selectPolicy: Disabled",
-  tolerance: "The tolerance, which no value leaves",
-  metric: "Another metric",
-  Frozen: "The freeze of all scales",
-};
-
 // Constraints whose sentence says all: the reason of a decision has no word of its own for them.
 const HOLDS = ["PodsNotKnown", "MetricsWereAway", "RollingOut"];
 
@@ -112,13 +103,33 @@ function ofMetric(metric) {
   return `${metricName(metric.name)} was ${measured(metric)}${asks}.`;
 }
 
+// What prevents other replicas, in the words of `kubectl plimsoll explain`.
+function prevented(turn, isMore, { basis, metrics = [] }) {
+  const direction = isMore ? "scaleUp" : "scaleDown";
+  const metric = metrics.find((one) => one.metricIndex === turn.preventedByMetric);
+  switch (turn.preventedBy) {
+    case "maxReplicas": return `maxReplicas is ${basis?.maxReplicas}`;
+    case "minReplicas": return `minReplicas is ${basis?.minReplicas}`;
+    case "selectPolicy": return `selectPolicy of ${direction} is Disabled`;
+    case "tolerance": return `no value leaves the tolerance of ${direction}`;
+    case "metric":
+      if (!metric) return "another metric asks for as many";
+      if (metric.proposedReplicas === undefined) return `${metricName(metric.name)} fails, and no pod is removed on a guess`;
+      return `${metricName(metric.name)} asks for ${metric.proposedReplicas}`;
+    case "RollingOut": return "not during a rollout (spec.rollouts)";
+    case "PodsNotKnown": return "not while the pods are not known yet";
+    case "MetricsWereAway": return "not yet: the metrics were away until now";
+    case "ScaleUpLimit":
+    case "ScaleDownLimit": return `not while the policies of ${direction} allow none`;
+    case "Frozen": return "not while all scales are frozen";
+    default: return turn.preventedBy;
+  }
+}
+
 // What the metric has to be for a turn: `metric` is the one that decides.
 function turnOf(turn, isMore, metric, decision) {
   if (!turn || turn.replicas === undefined) {
-    if (!turn?.preventedBy) return null;
-    const by = decision.metrics?.find((one) => one.metricIndex === turn.preventedByMetric);
-    const what = by ? metricName(by.name) : PREVENTED[turn.preventedBy] ?? turn.preventedBy;
-    return `${what} prevents ${isMore ? "more" : "fewer"} replicas.`;
+    return turn?.preventedBy ? `One ${isMore ? "more" : "fewer"}: no, ${prevented(turn, isMore, decision)}.` : null;
   }
   const value = turn.value === undefined ? "" : ` if ${metric ? metricName(metric.name) : "the metric"} is ${plain(turn.value, metric ? unit(metric) : "")} or ${isMore ? "more" : "less"}`;
   const others = (metric?.pods?.unready ?? 0) + (metric?.pods?.missing ?? 0);

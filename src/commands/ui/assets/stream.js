@@ -24,6 +24,11 @@ export async function takeKey() {
   return localStorage.getItem(STORED) !== null;
 }
 
+// Asks the server, with the key.
+export function ask(path, options) {
+  return fetch(path, { ...options, headers: authorization(localStorage.getItem(STORED)), cache: "no-store" });
+}
+
 export class Stream {
   #path;
   #on;
@@ -76,11 +81,7 @@ export class Stream {
     const silence = new AbortController();
     let timer = setTimeout(() => silence.abort(), SILENCE_MS);
     try {
-      const response = await fetch(this.#path, {
-        headers: authorization(localStorage.getItem(STORED)),
-        cache: "no-store",
-        signal: AbortSignal.any([signal, silence.signal]),
-      });
+      const response = await ask(this.#path, { signal: AbortSignal.any([signal, silence.signal]) });
       if (!response.ok) {
         const error = new Error((await response.text()).slice(0, 1000));
         error.said = error.message;
