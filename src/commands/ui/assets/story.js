@@ -103,13 +103,17 @@ function ofMetric(metric) {
   return `${metricName(metric.name)} was ${measured(metric)}${asks}.`;
 }
 
+function ofSchedule(bound, schedule) {
+  return schedule ? `${bound} of the schedule ${schedule}` : bound;
+}
+
 // What prevents other replicas, in the words of `kubectl plimsoll explain`.
 function prevented(turn, isMore, { basis, metrics = [] }) {
   const direction = isMore ? "scaleUp" : "scaleDown";
   const metric = metrics.find((one) => one.metricIndex === turn.preventedByMetric);
   switch (turn.preventedBy) {
-    case "maxReplicas": return `maxReplicas is ${basis?.maxReplicas}`;
-    case "minReplicas": return `minReplicas is ${basis?.minReplicas}`;
+    case "maxReplicas": return `${ofSchedule("maxReplicas", basis?.maxReplicasSchedule)} is ${basis?.maxReplicas}`;
+    case "minReplicas": return `${ofSchedule("minReplicas", basis?.minReplicasSchedule)} is ${basis?.minReplicas}`;
     case "selectPolicy": return `selectPolicy of ${direction} is Disabled`;
     case "tolerance": return `no value leaves the tolerance of ${direction}`;
     case "metric":
