@@ -18,8 +18,9 @@ pub fn warnings(found: &Recommendation, spec: &Value, trace: &Trace) -> Vec<Stri
     let figures = &present.tuned;
     let most = spec["maxReplicas"].as_i64().unwrap_or_default();
     let least = spec["minReplicas"].as_i64().unwrap_or(1);
-    let doubtful = trace.doubtful_share() > 0.0;
-    let peak = match doubtful {
+    let parts = trace.loads().iter().flat_map(low_confidence);
+    let untrusted: f64 = parts.map(|part| (part.to - part.from) / 60.0).sum();
+    let peak = match untrusted > 0.0 {
         true => format!("{most_needed} or more, as more may have been asked for than was carried"),
         false => format!("{most_needed} at most"),
     };
@@ -62,8 +63,6 @@ pub fn warnings(found: &Recommendation, spec: &Value, trace: &Trace) -> Vec<Stri
     if minutes < 2.0 * 1_440.0 {
         warnings.push(format!("tuned on {:.0} hours: a day is no week", minutes / 60.0));
     }
-    let parts = trace.loads().iter().flat_map(low_confidence);
-    let untrusted: f64 = parts.map(|part| (part.to - part.from) / 60.0).sum();
     if untrusted > 0.0 {
         warnings.push(format!(
             "{untrusted:.0} minutes of the load can't be trusted: gaps, or more was asked for than pods could carry (plimsoll backtest lists them)"
