@@ -3,7 +3,7 @@ CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
 .PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e oldest screenshots reproduce duel query-costs bench bench-smoke bench-large bench-growth \
-	bench-outage bench-fairness soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom licenses advisories clean
+	bench-outage bench-fairness bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -107,6 +107,10 @@ bench-outage: parts ## Prometheus away for 10 minutes and kube-apiserver for 2, 
 bench-fairness: parts ## What one tenant costs 1,000 autoscalers of others; FAIRNESS=30 for 30 s each
 	@$(PROGRAM) bench
 	@target/release/bench --fairness $(FAIRNESS)
+
+bench-backtest: ## What a backtest of a week costs, from a file and of 1,000 autoscalers over Prometheus; AUTOSCALERS=50 for fewer. It fails above the bounds that docs/backtest.md has, and writes target/bench/backtest.json
+	@$(PROGRAM) bench
+	@target/release/bench --backtest $(AUTOSCALERS)
 
 query-costs: parts ## What queries cost Prometheus, in CPU time: the figures behind src/promql/cost.rs
 	@$(E2E_BUILD) && QUERY_COSTS=1 $(E2E_RUN) a_batched_query_has_the_same_result -- --nocapture

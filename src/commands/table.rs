@@ -10,11 +10,12 @@ pub enum Align {
 }
 
 /// Rows with columns of equal width, the first one to the left.
-pub fn table<const N: usize>(rows: &[[String; N]], align: Align) -> String {
+pub fn table(rows: &[impl AsRef<[String]>], align: Align) -> String {
+    let rows: Vec<&[String]> = rows.iter().map(AsRef::as_ref).collect();
     let width = |column: usize| {
         rows.iter().map(|row| row[column].chars().count()).max().unwrap_or_default()
     };
-    let widths: Vec<usize> = (0..N).map(width).collect();
+    let widths: Vec<usize> = (0..rows.first().map_or(0, |row| row.len())).map(width).collect();
     let mut text = String::new();
     for row in rows {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| {

@@ -3,6 +3,7 @@
 use super::recorded::{Backend, OfWorkload};
 use super::report::low_confidence;
 use super::subjects::{Subject, Subjects};
+use super::text;
 use crate::backtest::{self, Agreement, Figures, Span, Trust};
 use crate::blocking;
 use crate::commands::progress::Progress;
@@ -137,16 +138,16 @@ pub async fn backtest(
     });
     Ok(match flags.output {
         ReportFormat::Json => json!({"autoscalers": tried, "failed": failed}).to_string() + "\n",
-        _ => text(&tried, &failed),
+        _ => summary(&tried, &failed),
     })
 }
 
-fn text(tried: &[Tried], failed: &[String]) -> String {
-    let mut text = String::new();
+fn summary(tried: &[Tried], failed: &[String]) -> String {
+    let mut report = String::new();
     let sum = |of: fn(&Figures) -> f64| tried.iter().map(|one| of(&one.figures)).sum::<f64>();
     let short = tried.iter().filter(|one| one.figures.under_minutes > 0.0).count();
     let _ = writeln!(
-        text,
+        report,
         "{} autoscalers: {:.0} replica-hours where the load needs {:.0}; {short} of them short of pods, for {:.0} pod-minutes",
         tried.len(),
         sum(|figures| figures.replica_hours),
@@ -156,47 +157,22 @@ fn text(tried: &[Tried], failed: &[String]) -> String {
     let doubtful = tried.iter().filter(|one| one.trust == Some(Trust::Low)).count();
     if doubtful > 0 {
         let _ = writeln!(
-            text,
+            report,
             "{doubtful} of them did otherwise in the last day than is simulated (trust: low): another spec, scaling by hand, or a start that takes longer"
         );
     }
-    let header = [
-        "AUTOSCALER",
-        "REPLICA-HOURS",
-        "NEEDED",
-        "MIN SHORT",
-        "POD-MIN SHORT",
-        "POD-MIN OVER",
-        "CHANGES",
-        "REVERSALS",
-        "MIN AT MIN",
-        "MIN AT MAX",
-        "REPRODUCED",
-        "TRUST",
-    ];
-    let mut rows = vec![header.map(str::to_owned)];
+    let mut rows = vec![text::header("AUTOSCALER")];
+    rows[0].extend(["REPRODUCED", "TRUST"].map(str::to_owned));
     for Tried { namespace, figures, reproduced, trust, .. } in tried {
-        let number = |number: f64| format!("{number:.1}");
+        let name = format!("{}/{}", namespace.escape_debug(), figures.name.escape_debug());
         let reproduced = reproduced.map(|of| format!("{:.0} %", of.within_one * 100.0));
         let trust = trust.map(|trust| format!("{trust:?}").to_ascii_lowercase());
-        rows.push([
-            format!("{}/{}", namespace.escape_debug(), figures.name.escape_debug()),
-            number(figures.replica_hours),
-            number(figures.needed_replica_hours),
-            number(figures.under_minutes),
-            number(figures.under_pod_minutes),
-            number(figures.over_pod_minutes),
-            figures.scale_events.to_string(),
-            figures.reversals.to_string(),
-            number(figures.minutes_at_min),
-            number(figures.minutes_at_max),
-            reproduced.unwrap_or_else(|| "-".to_owned()),
-            trust.unwrap_or_else(|| "-".to_owned()),
-        ]);
+        let mut row = text::row(name, figures);
+        row.extend([reproduced, trust].map(|cell| cell.unwrap_or_else(|| "-".to_owned())));
+        rows.push(row);
     }
-    let _ = write!(text, "\n{}", table(&rows, Align::Right));
-    text += &not_tried(failed);
-    text
+    let _ = write!(report, "\n{}", table(&rows, Align::Right));
+    report + &not_tried(failed)
 }
 
 /// Which could not be tried, and why.

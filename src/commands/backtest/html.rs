@@ -130,7 +130,8 @@ fn figures(tried: &Tried) -> String {
         .iter()
         .fold(String::new(), |head, name| head + "<th scope=\"col\">" + name + "</th>");
     let _ = writeln!(table, "<thead><tr>{head}</tr></thead>\n<tbody>");
-    for [name, figures @ ..] in rows {
+    for row in rows {
+        let [name, figures @ ..] = &**row else { continue };
         let _ = write!(table, "<tr><th scope=\"row\">{}</th>", escape(name));
         for figure in figures {
             let _ = write!(table, "<td>{figure}</td>");

@@ -4,6 +4,7 @@ use crate::backtest::Candidate;
 use crate::commands::{convert, objects};
 use crate::config::RecordedFlags;
 use serde_json::Value;
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
 /// An autoscaler of a file.
@@ -70,26 +71,38 @@ impl Subjects {
                 ));
             }
         }
-        // Of the same name, the file tells them apart. A file of load has that of one workload, whatever the namespaces.
-        let names: Vec<(String, String)> = subjects.found.iter().map(Subject::key).collect();
-        for (index, subject) in subjects.found.iter_mut().enumerate() {
-            let (namespace, name) = &names[index];
-            let same = names.iter().filter(|(of, other)| {
-                let is_near = of == namespace || of.is_empty() || namespace.is_empty();
-                other == name && (is_near || flags.load.is_some())
-            });
-            if same.count() > 1 {
-                let path = paths[index].display();
-                subject.candidate.name = format!("{name} ({path})");
+        subjects.tell_apart(&paths, flags.load.is_some());
+        Ok(subjects)
+    }
+
+    /// Names the file of those that have the same name. One without a namespace may be in any, and a file of load has
+    /// that of one workload, whatever the namespaces.
+    fn tell_apart(&mut self, paths: &[&Path], is_one_workload: bool) {
+        let mut of_name: HashMap<String, usize> = HashMap::new();
+        let mut of_key: HashMap<(String, String), usize> = HashMap::new();
+        for subject in &self.found {
+            let key = subject.key();
+            *of_name.entry(key.1.clone()).or_default() += 1;
+            *of_key.entry(key).or_default() += 1;
+        }
+        let mut of_file: HashMap<(String, &Path), usize> = HashMap::new();
+        for (subject, path) in self.found.iter_mut().zip(paths) {
+            let (namespace, name) = subject.key();
+            let count = of_file.entry((name.clone(), *path)).or_default();
+            *count += 1;
+            let key = |namespace: String| of_key.get(&(namespace, name.clone())).unwrap_or(&0);
+            let same = match namespace.is_empty() || is_one_workload {
+                true => of_name[&name],
+                false => key(namespace) + key(String::new()),
+            };
+            if same > 1 {
+                subject.candidate.name = format!("{name} ({})", path.display());
                 // Of the same file, too, a number does.
-                let earlier = (0..index).filter(|other| names[*other].1 == *name);
-                let earlier = earlier.filter(|other| paths[*other] == paths[index]).count();
-                if earlier > 0 {
-                    subject.candidate.name += &format!(" {}", earlier + 1);
+                if *count > 1 {
+                    subject.candidate.name += &format!(" {count}");
                 }
             }
         }
-        Ok(subjects)
     }
 
     /// Whether they size more than one workload.
@@ -122,7 +135,7 @@ impl Subject {
 impl std::fmt::Display for Subject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Candidate { namespace, name, .. } = &self.candidate;
-        match namespace.is_empty() {
+        match namespace.is_empty() || is_one_workload {
             true => write!(f, "{}", name.escape_debug()),
             false => write!(f, "{}/{}", namespace.escape_debug(), name.escape_debug()),
         }

@@ -61,9 +61,15 @@ pub fn span(tried: &Tried) -> String {
 }
 
 /// The table of figures, its header first.
-pub fn rows(runs: &[Run]) -> Vec<[String; 10]> {
-    let header = [
-        "NAME",
+pub fn rows(runs: &[Run]) -> Vec<Vec<String>> {
+    let row = |run: &Run| row(plain(&run.figures.name).into_owned(), &run.figures);
+    std::iter::once(header("NAME")).chain(runs.iter().map(row)).collect()
+}
+
+/// The header of a table of figures: the name of its first column, and those of the figures.
+pub fn header(first: &str) -> Vec<String> {
+    let columns = [
+        first,
         "REPLICA-HOURS",
         "NEEDED",
         "MIN SHORT",
@@ -74,22 +80,24 @@ pub fn rows(runs: &[Run]) -> Vec<[String; 10]> {
         "MIN AT MIN",
         "MIN AT MAX",
     ];
-    let mut rows = vec![header.map(str::to_owned)];
-    for Run { figures, .. } in runs {
-        rows.push([
-            plain(&figures.name).into_owned(),
-            format!("{:.1}", figures.replica_hours),
-            format!("{:.1}", figures.needed_replica_hours),
-            format!("{:.1}", figures.under_minutes),
-            format!("{:.1}", figures.under_pod_minutes),
-            format!("{:.1}", figures.over_pod_minutes),
-            figures.scale_events.to_string(),
-            figures.reversals.to_string(),
-            format!("{:.1}", figures.minutes_at_min),
-            format!("{:.1}", figures.minutes_at_max),
-        ]);
-    }
-    rows
+    columns.map(str::to_owned).to_vec()
+}
+
+/// A row below it.
+pub fn row(first: String, figures: &Figures) -> Vec<String> {
+    let number = |number: f64| format!("{number:.1}");
+    vec![
+        first,
+        number(figures.replica_hours),
+        number(figures.needed_replica_hours),
+        number(figures.under_minutes),
+        number(figures.under_pod_minutes),
+        number(figures.over_pod_minutes),
+        figures.scale_events.to_string(),
+        figures.reversals.to_string(),
+        number(figures.minutes_at_min),
+        number(figures.minutes_at_max),
+    ]
 }
 
 /// A part of low confidence, and why.

@@ -1,8 +1,9 @@
 //! The benchmark: Plimsoll and prometheus-adapter with kube-controller-manager's HPA controller, on
 //! real parts, in one run (`make bench`). `--large` measures only Plimsoll at ten times the size,
-//! `--growth` it at several sizes, `--outage` what an outage costs, and `--fairness` what one tenant
-//! costs the others; `--short` tries all of it in small.
+//! `--growth` it at several sizes, `--outage` what an outage costs, `--fairness` what one tenant
+//! costs the others, and `--backtest` what backtests cost; `--short` tries all of it in small.
 
+mod backtest;
 mod block;
 mod fairness;
 mod growth;
@@ -74,11 +75,16 @@ fn main() -> ExitCode {
             let seconds = rest.first().map_or(180, |number| number.parse().expect("a number"));
             return runtime().block_on(fairness::run(Duration::from_secs(seconds)));
         }
+        ["--backtest", rest @ ..] => {
+            let autoscalers =
+                rest.first().map_or(1_000, |number| number.parse().expect("a number"));
+            return runtime().block_on(backtest::run(autoscalers));
+        }
         _ => {
             eprintln!(
                 "usage: bench [--short | --large | --growth | --alone AUTOSCALERS PODS |\n\
                  \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
-                 \x20             --fairness [SECONDS]]"
+                 \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS]]"
             );
             return ExitCode::from(2);
         }

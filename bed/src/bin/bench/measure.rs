@@ -193,16 +193,26 @@ fn quantile(before: &[(f64, f64)], after: &[(f64, f64)], part: f64) -> Option<f6
 }
 
 /// CPU seconds of a process, user and system.
-fn cpu_seconds(id: u32) -> f64 {
-    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+pub fn cpu_seconds(id: u32) -> f64 {
+    ticks(&id.to_string(), 11)
+}
+
+/// CPU seconds of the processes that this one has started and that have ended.
+pub fn cpu_seconds_of_ended() -> f64 {
+    ticks("self", 13)
+}
+
+/// Two fields of a process's times, in seconds.
+fn ticks(process: &str, first: usize) -> f64 {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     // The name, in parentheses, may have spaces.
     let fields = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let ticks = fields.split_whitespace().skip(11).take(2);
+    let ticks = fields.split_whitespace().skip(first).take(2);
     ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
 /// The peak memory of a process, in MB.
-fn peak_memory(id: u32) -> f64 {
+pub fn peak_memory(id: u32) -> f64 {
     memory_of(id, "VmHWM:")
 }
 
