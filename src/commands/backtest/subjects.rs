@@ -135,7 +135,7 @@ impl Subject {
 impl std::fmt::Display for Subject {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Candidate { namespace, name, .. } = &self.candidate;
-        match namespace.is_empty() || is_one_workload {
+        match namespace.is_empty() {
             true => write!(f, "{}", name.escape_debug()),
             false => write!(f, "{}/{}", namespace.escape_debug(), name.escape_debug()),
         }

@@ -231,7 +231,7 @@ fn the_pixels_are_those_of_the_picture() {
 #[test]
 fn midnight_is_the_hour_0_of_its_day() {
     // Of "en", hour12: false makes 24 of it.
-    assert!(!html::html(&tried(two("web"), page())).contains("hour12"));
+    assert!(!include_str!("assets/report.js").contains("hour12"));
 }
 
 /// The autoscalers of files with the flags of a command.

@@ -247,7 +247,7 @@ mod tests {
         for (text, expected) in [
             ("a: [".to_owned(), "edited: "),
             (String::new(), "edited: there is no Autoscaler, HorizontalPodAutoscaler or"),
-            (edited("/spec/maxReplicas", json!("x")), "edited: web: "),
+            (edited("/spec/maxReplicas", json!("x")), "spec.maxReplicas: \"x\": expected integer"),
             (
                 edited("/metadata/name", json!("api")),
                 "edited: it is shop/api, and shop/web was expected",
