@@ -30,14 +30,16 @@ pub struct Listing {
 /// What tells a metric from others: its name, scope and type of target.
 type Identity = (String, Option<String>, Option<String>);
 
+/// Which metric it is, its value and its target.
+type Shown = (usize, Option<f64>, Option<f64>);
+
 /// A run of decisions, as far as the chart shows it.
 #[derive(Debug)]
 struct Seen {
     first: UnixMillis,
     last: UnixMillis,
     replicas: Option<i32>,
-    /// Of each metric which one it is, its value and its target.
-    metrics: Box<[(usize, Option<f64>, Option<f64>)]>,
+    metrics: Box<[Shown]>,
 }
 
 impl Seen {

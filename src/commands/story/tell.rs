@@ -198,8 +198,9 @@ fn with_others(name: &str, metric: &Metric, weighted: f64, is_within: bool) -> S
     let missing = match metric.target.as_deref().and_then(|target| target.strip_suffix('%')) {
         _ if is_above => "0".to_owned(),
         // Their requests, unless the target is more than those.
-        Some(percent) if !(parsed(percent) > Some(100.0)) => "100 % of their requests".to_owned(),
-        _ => "on target".to_owned(),
+        Some(percent) if parsed(percent) > Some(100.0) => "on target".to_owned(),
+        Some(_) => "100 % of their requests".to_owned(),
+        None => "on target".to_owned(),
     };
     let mut others = Vec::new();
     if metric.pods.unready > 0 && is_above {
