@@ -72,7 +72,7 @@ reproduce: all-parts ## MINUTES=20 of kube-controller-manager's own HPA under a 
 	@$(E2E_BUILD) && REPRODUCE=$(or $(MINUTES),20) $(E2E_RUN) reproduced:: -- --nocapture
 
 screenshots: all-parts ## The pictures of the pages in docs/images
-	@$(E2E_BUILD) && SCREENSHOTS=1 $(E2E_RUN) page::the_demos_story -- --nocapture report::
+	@$(E2E_BUILD) && SCREENSHOTS=1 $(E2E_RUN) page::the_demos_story -- --nocapture report:: page_change::
 
 backtests: ## The charts and the table of traces in docs/backtest.md, with the program as it is
 	@$(PROGRAM) plimsoll
