@@ -52,7 +52,7 @@ fn a_change_is_tried_on_the_page_as_backtest_tries_it() {
         browser.shows("#rows", "web").await;
         browser.value("location.hash = '#/change/Autoscaler/web'").await;
         browser.shows("#change", "Edit the spec").await;
-        assert_eq!(browser.text("#change-off").await, "");
+        assert_eq!(browser.value("document.getElementById('change-off').hidden").await, true);
 
         // Without a mouse: open it, edit, and try.
         browser.value("document.querySelector('#change summary').focus()").await;
@@ -83,7 +83,7 @@ fn a_change_is_tried_on_the_page_as_backtest_tries_it() {
         browser.enter("#change-report iframe").await;
         browser.shows("h1", "Backtest of web (present), web (edited)").await;
         browser.shows(".verdict", "web (edited) against web (present): +").await;
-        browser.shows("#main", "Reproduced by web (present)").await;
+        browser.shows("#main", "Backtest of web (present), web (edited)").await;
         let drawn = "document.querySelectorAll('#chart canvas, #difference canvas').length";
         assert_eq!(browser.value(drawn).await, 2);
         let other = "(() => { try { return parent.localStorage.length } catch (error) { return error.name } })()";
