@@ -82,10 +82,17 @@ pub struct Reproduction {
     pub replicas: Vec<(f64, i64, i64)>,
 }
 
+impl Agreement {
+    /// Whether it is nearer to what was than another one.
+    fn is_nearer_than(&self, other: &Self) -> bool {
+        self.mean_difference < other.mean_difference
+    }
+}
+
 impl Reproduction {
     /// Whether replicas that stay as they were are as near as those of the backtest.
     pub fn is_untested(&self) -> bool {
-        self.agreement.mean_difference >= self.stay.mean_difference
+        !self.agreement.is_nearer_than(&self.stay)
     }
 }
 
@@ -106,7 +113,7 @@ impl Trust {
     /// as near, nothing happened that tells a spec from others.
     pub fn of(agreement: &Agreement, stay: &Agreement, needed: &Agreement) -> Self {
         if agreement.within_one >= 0.95 && agreement.equal >= 0.8 {
-            return match agreement.mean_difference < stay.mean_difference {
+            return match agreement.is_nearer_than(stay) {
                 true => Self::High,
                 false => Self::Medium,
             };
@@ -236,7 +243,7 @@ pub fn reproduce(
                 minutes(not_ready)
             ));
         }
-        unknown.push(match agreement.mean_difference < stay.mean_difference {
+        unknown.push(match agreement.is_nearer_than(&stay) {
             true => "whether the spec, the query or the replicas were changed by hand".to_owned(),
             false => "what it does when the load changes: replicas that stay as they were are as near, so that this day proves little".to_owned(),
         });

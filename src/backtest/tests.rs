@@ -298,22 +298,28 @@ fn a_workload_that_begins_at_zero_or_was_sent_there_by_a_schedule_comes_back() {
     assert_eq!((at(5 * 3_600), at(7 * 3_600), at(50_000)), (0, 1, 10));
 }
 
-#[test]
-fn what_arrives_in_a_queue_is_completed_by_the_pods() {
-    // 50 a second for an hour, a burst of 200 for ten minutes, and 50 again.
-    let load = read("time,value\n0,50\n3600,50\n3601,200\n4200,200\n4201,50\n9000,50\n").unwrap();
+/// A run on the length of a queue, of which a pod completes 5 entries a second.
+fn run_of_queue(load: &Load) -> Run {
     let spec = json!({
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
         "minReplicas": 1, "maxReplicas": 40,
         "customMetrics": [{"metricName": "queue_length", "averageValue": "30"}],
     });
     let candidate = Candidate::new("web", "shop", spec).unwrap();
-    let queued = Options { service_rate: Some(5.0), ..options() };
-    let run = run(&candidate, &load, &queued).unwrap();
+    run(&candidate, load, &Options { service_rate: Some(5.0), ..options() }).unwrap()
+}
+
+#[test]
+fn what_arrives_in_a_queue_is_completed_by_the_pods() {
+    // 50 a second, a burst of 200 for ten minutes that begins just before the empty queue has removed the pods, and 50
+    // again.
+    let load = read("time,value\n0,50\n3900,50\n3901,200\n4500,200\n4501,50\n9000,50\n").unwrap();
+    let run = run_of_queue(&load);
     assert_eq!(run.replicas[0].1, 10, "50 a second need ten pods that complete 5 each");
     let most = run.replicas.iter().map(|(_, _, wanted)| *wanted).max().unwrap();
     assert!(most > 20, "{most}");
-    assert!(run.figures.worst_under.is_some());
+    let worst = run.figures.worst_under.unwrap();
+    assert_eq!(worst.needed, 40);
 }
 
 #[test]
@@ -378,14 +384,7 @@ fn a_hole_of_the_rows_is_no_load_to_trust() {
 fn what_arrives_between_two_decisions_waits_in_the_queue_as_well() {
     // 9,000 entries within 10 s, none of them at a decision.
     let load = read("time,value\n0,0\n1,0\n2,1000\n10,1000\n11,0\n600,0\n").unwrap();
-    let spec = json!({
-        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-        "minReplicas": 1, "maxReplicas": 40,
-        "customMetrics": [{"metricName": "queue_length", "averageValue": "30"}],
-    });
-    let candidate = Candidate::new("web", "shop", spec).unwrap();
-    let queued = Options { service_rate: Some(5.0), ..options() };
-    let run = run(&candidate, &load, &queued).unwrap();
+    let run = run_of_queue(&load);
     let most = run.replicas.iter().map(|(_, _, wanted)| *wanted).max();
     assert_eq!(most, Some(40), "{:?}", run.replicas);
     let mut areas = load.areas();

@@ -53,7 +53,7 @@ pub async fn run(autoscalers: usize) -> ExitCode {
     code
 }
 
-/// A week of decisions each 15 s.
+/// The decisions of a week with one every 15 s.
 fn of_file() -> Value {
     let folder = tempfile::tempdir().expect("a folder");
     let file = |name: &str, text: &str| -> PathBuf {
