@@ -8,6 +8,9 @@ use serde_json::{Map, Value, json};
 
 /// The most metrics of a decision: the one that decides, and the first others.
 const MAX_METRICS: usize = 10;
+/// What is shown of the basis of a decision: its bounds, and the schedules that they are of.
+const BOUNDS: [&str; 4] =
+    ["minReplicas", "maxReplicas", "minReplicasSchedule", "maxReplicasSchedule"];
 /// The most constraints of a decision, and conditions of an autoscaler.
 const MAX_ITEMS: usize = 30;
 /// The longest text of a decision, and message of a condition, in characters.
@@ -22,9 +25,8 @@ pub fn decision(decision: DynamicObject) -> String {
     shown.remove("kind");
     shown.remove("apiVersion");
     shown.insert("metadata".to_owned(), json!({"name": decision.metadata.name}));
-    if let Some(basis) = shown.get_mut("basis") {
-        let of = |field: &str| basis[field].clone();
-        *basis = json!({"minReplicas": of("minReplicas"), "maxReplicas": of("maxReplicas")});
+    if let Some(Value::Object(basis)) = shown.get_mut("basis") {
+        basis.retain(|name, _| BOUNDS.contains(&&**name));
     }
     if let Some(Value::Array(metrics)) = shown.get_mut("metrics")
         && metrics.len() > MAX_METRICS
@@ -92,14 +94,16 @@ mod tests {
             json!({"name": format!("m{at}"), "status": status, "message": "x".repeat(5_000)})
         };
         let metrics: Vec<_> = (0..1_000).map(metric).collect();
-        let basis = json!({"minReplicas": 1, "maxReplicas": 9, "metrics": metrics});
+        let basis = json!({"minReplicas": 1, "maxReplicas": 9, "minReplicasSchedule": "day",
+            "metrics": metrics});
         let shown = shown(json!({"metrics": metrics, "basis": basis, "desiredReplicas": 3}));
         assert!(shown.to_string().len() < 40_000, "{}", shown.to_string().len());
         let names: Vec<_> =
             shown["metrics"].as_array().unwrap().iter().map(|one| &one["name"]).collect();
         assert_eq!((names.len(), names[0], names[1]), (MAX_METRICS, &json!("m700"), &json!("m0")));
         assert_eq!((&shown["metricsLeftOut"], &shown["desiredReplicas"]), (&json!(990), &json!(3)));
-        assert_eq!(shown["basis"], json!({"minReplicas": 1, "maxReplicas": 9}));
+        let bounds = json!({"minReplicas": 1, "maxReplicas": 9, "minReplicasSchedule": "day"});
+        assert_eq!(shown["basis"], bounds);
         assert_eq!(shown["metadata"], json!({"name": "web.autoscaler.1"}));
     }
 
