@@ -270,13 +270,23 @@ mod tests {
     use crate::config::{Cli, Command};
     use crate::fake;
     use crate::leader::ElectionSettings;
+    use crate::serve::{ServingCertificate, TlsOptions, listen};
     use crate::supervise::Spawner;
     use clap::Parser;
     use serde_json::json;
 
     /// A copy of the leader `b` by a replica `a`, at an API server that responds with an error.
     fn copy(code: u16) -> (Ledger, LedgerCopy) {
-        let (api, _) = fake::api(move |_| fake::failure(code, "x", "x"));
+        copy_of("127.0.0.1:1", move || fake::failure(code, "x", "x"), &["plimsoll", "serve"])
+    }
+
+    /// A copy of the leader at an address, at an API server with a response, by a replica with flags.
+    fn copy_of(
+        address: &str,
+        respond: impl Fn() -> (u16, Value) + Send + 'static,
+        flags: &[&str],
+    ) -> (Ledger, LedgerCopy) {
+        let (api, _) = fake::api(move |_| respond());
         let settings = ElectionSettings {
             elect: true,
             namespace: "plimsoll".to_owned(),
@@ -289,12 +299,11 @@ mod tests {
         let (clock, spawner) = (Clock::default(), Spawner::unowned());
         let leader = LeaderElector::new(api.clone(), settings, clock, Arc::default(), spawner);
         let lease = json!({
-            "metadata": {"annotations": {"plimsoll.dev/leader-address": "127.0.0.1:1"}},
+            "metadata": {"annotations": {"plimsoll.dev/leader-address": address}},
             "spec": {"holderIdentity": "b"},
         });
         leader.observe_leader(&serde_json::from_value(lease).expect("a Lease"));
-        let Ok(Cli { command: Command::Serve(flags) }) = Cli::try_parse_from(["plimsoll", "serve"])
-        else {
+        let Ok(Cli { command: Command::Serve(flags) }) = Cli::try_parse_from(flags) else {
             panic!("flags of serve");
         };
         let ledger = Ledger::new(1 << 20, 0);
@@ -310,6 +319,46 @@ mod tests {
         assert!(ledger.awaits_copy());
         sleep(Duration::from_secs(2)).await;
         assert!(!ledger.awaits_copy());
+        running.abort();
+    }
+
+    /// As while a certificate of another CA is taken into use: kube-apiserver refuses the leader, too, and all
+    /// APIs are away until a new replica is ready.
+    #[tokio::test]
+    async fn it_does_not_wait_for_a_leader_whose_certificate_it_can_not_verify() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let sign = || rcgen::generate_simple_self_signed(["plimsoll.plimsoll.svc".to_owned()]);
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let serving = sign().unwrap();
+        std::fs::write(path("certificate"), serving.cert.pem()).unwrap();
+        std::fs::write(path("key"), serving.signing_key.serialize_pem()).unwrap();
+        let serving = ServingCertificate::from_files(&path("certificate"), &path("key")).unwrap();
+        let any = ([127, 0, 0, 1], 0).into();
+        let listener = listen(any, serving, TlsOptions::default(), 0).await.unwrap();
+        let address = listener.address().unwrap().to_string();
+        let router = axum::Router::new().fallback(async || "answered");
+        tokio::spawn(listener.serve(router, std::future::pending()));
+        let kubeconfig = path("kubeconfig");
+        let clusters = json!([{"name": "x", "cluster": {"server": "https://localhost:1"}}]);
+        let contexts = json!([{"name": "x", "context": {"cluster": "x", "user": "x"}}]);
+        let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "x",
+            "clusters": clusters, "contexts": contexts, "users": [{"name": "x", "user": {}}]});
+        std::fs::write(&kubeconfig, config.to_string()).unwrap();
+        let other = k8s_openapi::ByteString(sign().unwrap().cert.pem().into_bytes());
+        let service = move || {
+            let spec = json!({"caBundle": other, "groupPriorityMinimum": 1, "versionPriority": 1});
+            (200, json!({"metadata": {}, "spec": spec}))
+        };
+        let flags = ["plimsoll", "serve", "--kubeconfig", kubeconfig.to_str().unwrap()];
+        let (ledger, copy) = copy_of(&address, service, &flags);
+        let begun = Instant::now();
+        let running = tokio::spawn(copy.run());
+        while ledger.awaits_copy() {
+            assert!(begun.elapsed() < COPY_WAIT / 2, "it waits");
+            sleep(Duration::from_millis(100)).await;
+        }
+        assert!(begun.elapsed() >= LEADER_WAIT - Duration::from_secs(1));
         running.abort();
     }
 
