@@ -38,7 +38,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const HOPELESS_WAIT: Duration = Duration::from_secs(300);
 /// How long a new replica is not ready for want of a leader that it could copy.
 const LEADER_WAIT: Duration = Duration::from_secs(5);
-/// How long it is not ready until it has copied the leader's decisions.
+/// How long it is not ready until it has copied the decisions of a leader whose certificate it can
+/// verify. One that it can't, kube-apiserver can't either: the API is away until this replica is ready.
 const COPY_WAIT: Duration = Duration::from_secs(120);
 
 /// What was copied so far.
@@ -57,6 +58,8 @@ enum Failed {
     Again,
     /// It may succeed in a moment.
     Retry(String),
+    /// The leader's certificate is not signed by a CA of the APIService, as while another one is taken into use.
+    Untrusted(String),
     /// It will fail again.
     Hopeless(String),
 }
@@ -72,6 +75,19 @@ impl From<CopyError> for Failed {
 
 fn retry(error: impl std::fmt::Display) -> Failed {
     Failed::Retry(error.to_string())
+}
+
+/// Whether an error is that a certificate can't be verified.
+fn is_untrusted(error: &(dyn std::error::Error + 'static)) -> bool {
+    if let Some(error) = error.downcast_ref() {
+        return matches!(error, rustls::Error::InvalidCertificate(_));
+    }
+    // The source of an I/O error is that of the error which it wraps.
+    let wrapped = error.downcast_ref::<std::io::Error>().and_then(std::io::Error::get_ref);
+    match wrapped {
+        Some(wrapped) => is_untrusted(wrapped),
+        None => error.source().is_some_and(is_untrusted),
+    }
 }
 
 impl LedgerCopy {
@@ -111,6 +127,7 @@ impl LedgerCopy {
         let mut failures = FailureLog::default();
         let (mut backoff, progress) = ResettableBackoff::new();
         let mut copied: Option<Copied> = None;
+        let mut awaited = begun + COPY_WAIT;
         loop {
             let leader = leaders.borrow_and_update().clone();
             let Some(leader) = leader.filter(|leader| !self.leader.is(leader)) else {
@@ -121,7 +138,7 @@ impl LedgerCopy {
                 continue;
             };
             if self.ledger.awaits_copy() {
-                self.ledger.await_copy(begun + COPY_WAIT);
+                self.ledger.await_copy(awaited);
             }
             copied = copied.filter(|copied| copied.leader == leader && copied.is_complete);
             let ended = tokio::select! {
@@ -139,6 +156,11 @@ impl LedgerCopy {
                     None
                 }
                 Err(Failed::Retry(error)) => Some(error),
+                Err(Failed::Untrusted(error)) => {
+                    awaited = begun + LEADER_WAIT;
+                    self.ledger.await_copy(awaited);
+                    Some(error)
+                }
                 Err(Failed::Hopeless(error)) => {
                     self.ledger.await_copy(Instant::now());
                     wait = HOPELESS_WAIT;
@@ -189,6 +211,9 @@ impl LedgerCopy {
         let events = match timeout(CONNECT_TIMEOUT, events).await {
             Ok(Ok(events)) => events,
             Ok(Err(kube::Error::Api(status))) if status.code == 410 => return Err(Failed::Again),
+            Ok(Err(error)) if is_untrusted(&error) => {
+                return Err(Failed::Untrusted(error.to_string()));
+            }
             Ok(Err(error)) => return Err(retry(error)),
             Err(_) => return Err(retry(format!("no response within {CONNECT_TIMEOUT:?}"))),
         };
