@@ -109,6 +109,9 @@ pub fn chart(node: &'static Node) {
         node.rolled_out("plimsoll", "deployment/plimsoll").await;
         run("kubectl apply -f autoscalers.yaml").await;
         println!("{}", run("kubectl get autoscalers -A -o wide").await);
+        // A replica of before may lead until its pod is gone.
+        let frozen = run("kubectl plimsoll freeze upgrade").await;
+        assert!(frozen.starts_with("frozen, acknowledged by"), "{frozen}");
         run("kubectl plimsoll thaw").await;
         works(node).await;
         let path = "{.status.conditions[?(@.type==\"ScalingActive\")].status}";
