@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e oldest screenshots reproduce duel query-costs bench bench-smoke bench-large bench-growth \
+.PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-smoke bench-large bench-growth \
 	bench-outage bench-fairness bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom licenses advisories clean
 
 help: ## List what there is
@@ -20,8 +20,8 @@ all-parts: ## Build those that only some tests need, too
 test: ## Everything CI runs; how long each part took
 	@tests/timed $(PARTS)
 
-test-all: ## That, and what takes longer: the oldest Kubernetes, all tests on a node, whether the known faults still apply, MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
-	@NODE=$(or $(NODE),optional) MINUTES=$(or $(MINUTES),5) tests/timed $(filter-out test-node-short,$(PARTS)) oldest test-node mutations-apply bench-smoke soak fuzz
+test-all: ## That, and what takes longer: Thanos, the oldest Kubernetes, all tests on a node, whether the known faults still apply, MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
+	@NODE=$(or $(NODE),optional) MINUTES=$(or $(MINUTES),5) tests/timed $(filter-out test-node-short,$(PARTS)) thanos oldest test-node mutations-apply bench-smoke soak fuzz
 
 PARTS := lint licenses unit conformance simulate-fixed all-parts e2e test-node-short
 
@@ -32,13 +32,15 @@ lint: ## Formatting, lints, the links of comments, and the workflows of CI
 	cd fuzz && $(CARGO) metadata --locked --format-version 1 >/dev/null
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items --quiet
 
+# All tests are of the whole workspace: the features of dependencies are those of all packages that a command names,
+# and others would be other builds.
+TEST := $(CARGO) test --locked --workspace
+
 unit: ## Unit tests and the command line
-	$(CARGO) test --locked --package plimsoll --lib --bins --test cli --test release --test architecture
-	$(CARGO) test --locked --package plimsoll-simulation
-	$(CARGO) test --locked --package plimsoll-image
+	$(TEST) --exclude plimsoll-bed --lib --bins --test cli --test release --test architecture --test repeat --test replica --test command
 
 conformance: ## Every decision against the real controller's, and the properties of all decisions
-	$(CARGO) test --locked --package plimsoll --test conformance --test properties --test queries -- --nocapture
+	$(TEST) --test conformance --test properties --test queries -- --nocapture
 
 # They wait more than they compute: four times the cores of CI.
 E2E_THREADS ?= 8
@@ -46,19 +48,23 @@ E2E_THREADS ?= 8
 ALONE := duel::plimsoll_decides faults::one_tenants_slow_queries page::ten_thousand reproduced::
 
 # Cargo builds the binary of Plimsoll with the tests of its package, such as `cli`.
-E2E_BUILD := $(CARGO) test --locked --quiet --test cli --test e2e --no-run
-E2E_RUN := $(CARGO) test --locked --test e2e
+E2E_BUILD := $(TEST) --quiet --test cli --test e2e --no-run
+E2E_RUN := $(TEST) --test e2e
 E2E := $(E2E_BUILD) && $(E2E_RUN)
 
 e2e: all-parts ## End-to-end tests on the real parts
 	$(E2E) -- --test-threads=$(E2E_THREADS) $(addprefix --skip ,$(ALONE))
 	$(E2E) -- --test-threads=2 $(ALONE)
 
+thanos: all-parts ## A Thanos as a backend, whose build takes longer than its tests
+	@bed/build thanos >/dev/null
+	@$(E2E) -- --ignored thanos
+
 oldest: parts ## The oldest Kubernetes that is claimed: Plimsoll is installed on it, and decides
 	@$(E2E) -- --ignored oldest:: --nocapture
 
 # Where a node can run, they have the images built, and all else that they need.
-NODE_TESTS = PROFILE=$(PROFILE) $(CARGO) test --locked --test node --
+NODE_TESTS = PROFILE=$(PROFILE) $(TEST) --test node --
 
 test-node-short: PROFILE = demo
 test-node-short: ## Plimsoll's image in pods of a real node: what takes a minute each at most. It needs root, cgroups and namespaces; NODE=require fails where there are none
@@ -138,7 +144,7 @@ simulate-fixed: ## The seeds of CI: 1 to 8, two days each, three faults an hour
 
 demo: ## The main job, live; KEEP=1 leaves it all up; NODE=1 has it in pods of a real node, which needs root
 ifeq ($(NODE),1)
-	@NODE=demo KEEP=$(KEEP) PROFILE=demo $(CARGO) test --locked --quiet --test node
+	@NODE=demo KEEP=$(KEEP) PROFILE=demo $(TEST) --quiet --test node
 else
 	@bed/build demo >/dev/null
 	@target/demo/demo $(if $(KEEP),--keep)
@@ -208,14 +214,17 @@ workflows: $(ACTIONLINT)
 	@# And the one that docs/backtest.md has for others.
 	sed -n '/^name: backtest$$/,/^```$$/{/^```$$/!p}' docs/backtest.md | $(ACTIONLINT) -shellcheck= -pyflakes= -
 
+# Without jemalloc where a build is to be done soon: its configure script takes longer than any crate.
 static:
 	RUSTFLAGS="-C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))" CFLAGS="$(addprefix -ffile-prefix-map=,$(REMAP))" \
-		$(CARGO) build --locked --profile $(PROFILE) --package plimsoll --target $(HOST)
+		$(CARGO) build --locked --profile $(PROFILE) $(if $(filter demo,$(PROFILE)),--no-default-features) --package plimsoll --target $(HOST)
 	@if ldd $(STATIC) 2>/dev/null | grep -q "=>"; then echo "$(STATIC) is not static"; exit 1; fi
+
+WRITE_IMAGE := $(CARGO) run --locked --quiet --workspace --bin image --
 
 image: static ## The container image as an archive, target/image/plimsoll.tar, without Docker; PROFILE=demo is built sooner
 	@mkdir -p $(TARGET)/image
-	@$(CARGO) run --locked --quiet --package plimsoll-image -- $(STATIC) plimsoll:$(VERSION) $(TARGET)/image/plimsoll.tar
+	@$(WRITE_IMAGE) $(STATIC) plimsoll:$(VERSION) $(TARGET)/image/plimsoll.tar
 	@cp $(STATIC) $(TARGET)/image/
 
 # The first chart, and Plimsoll of its commit.
@@ -228,7 +237,7 @@ old-image: ## The image and the chart that the tests upgrade from
 	@printf '\n[workspace]\n[profile.demo]\ninherits = "release"\nopt-level = 0\nlto = "off"\n' >> $(TARGET)/old/Cargo.toml
 	@cd $(TARGET)/old && RUSTFLAGS="-C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))" CFLAGS="$(addprefix -ffile-prefix-map=,$(REMAP))" \
 		CARGO_TARGET_DIR=$(TARGET) $(CARGO) build --locked --quiet --profile demo --target $(HOST)
-	@$(CARGO) run --locked --quiet --package plimsoll-image -- $(TARGET)/$(HOST)/demo/plimsoll plimsoll:old $(TARGET)/image/plimsoll-old.tar
+	@$(WRITE_IMAGE) $(TARGET)/$(HOST)/demo/plimsoll plimsoll:old $(TARGET)/image/plimsoll-old.tar
 
 release: static sbom ## A static binary and its SBOM, in target/dist-release
 	@cp $(STATIC) target/dist-release/

@@ -51,6 +51,7 @@ fn a_rule_may_read_an_external_metric_from_another_namespace() {
 }
 
 #[test]
+#[ignore = "it builds Thanos: make thanos"]
 fn a_rule_may_name_its_backend_such_as_thanos() {
     with_fixture(async |fixture| {
         let thanos = Thanos::start(&fixture.cluster).await;

@@ -389,6 +389,7 @@ fn one_tenants_slow_queries_delay_others_by_less_than_a_period() {
 }
 
 #[test]
+#[ignore = "it builds Thanos: make thanos"]
 fn a_result_of_thanos_without_its_store_is_an_error() {
     on_shared_bed("thanos-down", async |bed, ns| {
         // Prometheus has no series without a target.
