@@ -55,7 +55,9 @@ pub async fn read(
         None => format!("/apis/{GROUP}/{VERSION}/decisions"),
     };
     let mut params = ListParams::default().labels(wanted.labels).limit(PAGE);
-    for _ in 0..wanted.thousands {
+    let mut left = wanted.thousands * 1_000;
+    // A page has fewer than were asked for where they are large.
+    while left > 0 {
         let failed = |error: &dyn std::fmt::Display| Unreadable::Failed(error.to_string());
         let mut request = Request::new(&*path).list(&params).map_err(|error| failed(&error))?;
         if let Some(since) = wanted.since {
@@ -67,6 +69,7 @@ pub async fn read(
         clean(&mut list);
         let more = list["metadata"]["continue"].as_str().map(str::to_owned);
         let Value::Array(items) = list["items"].take() else { return Ok(true) };
+        left = left.saturating_sub(items.len().max(1));
         for item in items {
             let decision = serde_json::from_value(item).map_err(|error| {
                 let error = format!("a decision is of another version than this command: {error}");
