@@ -2,6 +2,7 @@
 //! APIServices, next to the CAs of other replicas.
 
 use super::request::ApiGroup;
+use crate::kube_error::worded_watch;
 use crate::telemetry::Metrics;
 use crate::watch::{FailureLog, ResettableBackoff};
 use futures::StreamExt;
@@ -165,6 +166,7 @@ pub async fn run_ca_injector(
                 }
                 Some(Err(error)) => {
                     if let Some(failures) = failures.failed() {
+                        let error = worded_watch(&error);
                         tracing::warn!(%error, failures, "Failed to watch APIServices");
                     }
                     // It fails no check: with insecureSkipTLSVerify, or if another tool sets caBundle,

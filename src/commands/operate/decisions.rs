@@ -1,7 +1,8 @@
 //! Reads decisions, as the user of the kubeconfig may.
 
-use super::super::story::clean;
+use super::super::story::{clean, plain};
 use super::error::OperateError;
+use crate::kube_error::worded;
 use crate::ledger::api::{Decision, GROUP, SINCE_ANNOTATION, VERSION};
 use crate::ledger::{parse_time, time};
 use crate::time::UnixMillis;
@@ -88,7 +89,6 @@ pub async fn read(
 }
 
 fn unreadable(error: kube::Error, namespace: Option<&str>) -> Unreadable {
-    let failed = |text: String| Unreadable::Failed(super::super::story::plain(&text).into_owned());
     match error {
         kube::Error::Api(status) if status.code == 404 => Unreadable::NotInstalled,
         kube::Error::Api(status) if status.code == 403 => {
@@ -96,8 +96,7 @@ fn unreadable(error: kube::Error, namespace: Option<&str>) -> Unreadable {
                 .map_or_else(|| "all namespaces".to_owned(), |of| format!("namespace {of}"));
             Unreadable::Forbidden(of)
         }
-        kube::Error::Api(status) => failed(status.message.trim().to_owned()),
-        other => failed(other.to_string()),
+        other => Unreadable::Failed(plain(&worded(&other)).into_owned()),
     }
 }
 

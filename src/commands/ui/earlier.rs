@@ -92,8 +92,8 @@ mod tests {
             pages += 1;
             let metadata = json!({"continue": if pages < 9 { "more" } else { "" }});
             let version = "decisions.plimsoll.dev/v1alpha1";
-            (200, json!({"apiVersion": version, "kind": "DecisionList", "items": [],
-                "metadata": metadata}))
+            let kind = "DecisionList";
+            (200, json!({"apiVersion": version, "kind": kind, "metadata": metadata, "items": []}))
         });
         let key = crate::watch::ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
         let found = swings(&client, &AutoscalerRef::autoscaler(key), 0).await;

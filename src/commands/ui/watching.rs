@@ -1,6 +1,6 @@
 //! Lists and watches objects for ever, and tells when what had failed works again.
 
-use super::error::status;
+use crate::kube_error::status;
 use crate::watch::{Progress, ResettableBackoff};
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
