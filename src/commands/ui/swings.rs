@@ -34,9 +34,8 @@ impl Swings {
 
     /// The reversals within the last hour.
     pub fn count(&self, now: UnixMillis) -> usize {
-        let is_within = |at: &&UnixMillis| {
-            (-AHEAD_MS..=LOOK_BACK_MS).contains(&now.saturating_sub(**at))
-        };
+        let is_within =
+            |at: &&UnixMillis| (-AHEAD_MS..=LOOK_BACK_MS).contains(&now.saturating_sub(**at));
         self.reversals.iter().filter(is_within).count()
     }
 }
