@@ -2,7 +2,7 @@
 //! APIServices, next to the CAs of other replicas.
 
 use super::request::ApiGroup;
-use crate::kube_error::worded_watch;
+use crate::kube_error::{worded, worded_watch};
 use crate::telemetry::Metrics;
 use crate::watch::{FailureLog, ResettableBackoff};
 use futures::StreamExt;
@@ -121,7 +121,7 @@ impl ServingCa {
         let written = api.patch(&name, &parameters, &patch);
         match tokio::time::timeout(WRITE_TIMEOUT, written).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
+            Ok(Err(error)) => Err(worded(&error)),
             Err(_) => Err(format!("no response within {WRITE_TIMEOUT:?}")),
         }
     }
