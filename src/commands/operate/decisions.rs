@@ -126,3 +126,35 @@ pub async fn known_since(
     let since = first.metadata.annotations.get(SINCE_ANNOTATION);
     Ok((parse_time(&first.first_time), since.and_then(|since| parse_time(since))))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const WANTED: Wanted<'_> =
+        Wanted { namespace: Some("shop"), labels: "a=b", since: None, thousands: 1 };
+
+    #[tokio::test]
+    async fn a_page_that_is_short_is_not_the_last() {
+        let mut pages = 0;
+        let (client, log) = crate::fake::api(move |_| {
+            pages += 1;
+            let metadata = json!({"continue": if pages < 5 { "more" } else { "" }});
+            (200, json!({"metadata": metadata, "items": []}))
+        });
+        assert_eq!(read(&client, WANTED, |_| true).await, Ok(true));
+        assert_eq!(log.of("GET ").len(), 5);
+    }
+
+    #[tokio::test]
+    async fn why_they_cannot_be_read_is_what_the_server_says() {
+        let (client, _) =
+            crate::fake::api(|_| crate::fake::failure(503, "ServiceUnavailable", "not yet"));
+        let error = read(&client, WANTED, |_| true).await.unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "decisions can't be read now: Error from server (ServiceUnavailable): not yet"
+        );
+    }
+}
