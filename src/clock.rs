@@ -192,6 +192,12 @@ impl Clock {
         Some(self.elapsed() + self.server_offset()?.ahead_ms)
     }
 
+    /// kube-apiserver's time or the wall clock's, whichever is later: a machine's clock may be behind, and the monotonic
+    /// one stands still while the machine sleeps.
+    pub fn latest(&self) -> UnixMillis {
+        self.server().map_or_else(|| self.wall_ms(), |server| server.max(self.wall_ms()))
+    }
+
     /// kube-apiserver's time at most; none before its first response.
     pub fn server_at_most(&self) -> Option<UnixMillis> {
         Some(self.elapsed() + self.server_offset()?.at_most_ms)
@@ -264,11 +270,12 @@ mod tests {
         let wall = move || SystemTime::UNIX_EPOCH + *set.lock().unwrap();
         let clock = Clock::with_wall(WallClock::new(wall));
         clock.observe(1_000_000, Duration::ZERO);
-        for (seconds, passed) in [(3600, 0), (5, 60), (7200, 0)] {
+        for (seconds, passed, latest) in [(3600, 0, 3600), (5, 60, 1060), (7200, 0, 7200)] {
             let before = clock.elapsed();
             tokio::time::advance(Duration::from_secs(passed)).await;
             *ahead.lock().unwrap() = Duration::from_secs(seconds);
             assert_eq!(clock.wall_ms(), seconds as i64 * 1000);
+            assert_eq!(clock.latest(), latest * 1000);
             assert_eq!(clock.elapsed(), before + passed as i64 * 1000);
             assert_eq!(clock.server(), Some(1_000_000 + clock.elapsed()));
         }

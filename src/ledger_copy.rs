@@ -3,6 +3,7 @@
 
 use crate::config::ServeFlags;
 use crate::connect;
+use crate::kube_error::worded;
 use crate::leader::{LeaderAddress, LeaderElector};
 use crate::ledger::api::{Decision, GROUP, LEADERSHIP_ANNOTATION, SINCE_ANNOTATION, VERSION};
 use crate::ledger::{CopyError, CopyId, Ledger, Versions, parse_time, position};
@@ -212,9 +213,9 @@ impl LedgerCopy {
             Ok(Ok(events)) => events,
             Ok(Err(kube::Error::Api(status))) if status.code == 410 => return Err(Failed::Again),
             Ok(Err(error)) if is_untrusted(&error) => {
-                return Err(Failed::Untrusted(error.to_string()));
+                return Err(Failed::Untrusted(worded(&error)));
             }
-            Ok(Err(error)) => return Err(retry(error)),
+            Ok(Err(error)) => return Err(retry(worded(&error))),
             Err(_) => return Err(retry(format!("no response within {CONNECT_TIMEOUT:?}"))),
         };
         if copied.is_none() {
@@ -265,7 +266,7 @@ impl LedgerCopy {
         let service = match timeout(CONNECT_TIMEOUT, services.get(&name)).await {
             Ok(Ok(service)) => service,
             Ok(Err(error)) => {
-                let text = format!("the APIService {name} can't be read: {error}");
+                let text = format!("the APIService {name} can't be read: {}", worded(&error));
                 return Err(match error {
                     kube::Error::Api(status) if matches!(status.code, 403 | 404) => {
                         Failed::Hopeless(text)

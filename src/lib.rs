@@ -24,6 +24,7 @@ pub mod crd;
 mod fake;
 pub mod hpa;
 pub mod k8s;
+mod kube_error;
 mod leader;
 pub mod ledger;
 mod ledger_copy;

@@ -315,6 +315,18 @@ fn an_invalid_flag_is_refused_with_the_expected_values() {
 }
 
 #[test]
+fn a_duration_that_goes_back_is_taken_with_and_without_its_sign() {
+    for (command, flag) in [("history", "--since"), ("explain", "--at")] {
+        for time in ["3d", "-3d"] {
+            let output = plimsoll(&[command, "web", flag, time, "--kubeconfig=/nowhere"]);
+            let error = String::from_utf8(output.stderr).unwrap();
+            // The flags are valid: what is missing is the cluster.
+            assert_eq!(output.status.code(), Some(1), "{command} {time}: {error}");
+        }
+    }
+}
+
+#[test]
 fn the_printed_definition_is_the_checked_in_one() {
     let printed = plimsoll(&["crd"]).stdout;
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/base/crd.yaml");

@@ -1,23 +1,28 @@
 //! `plimsoll replay`: decides again on the inputs of a decision log.
 
+use super::story::plain;
 use crate::config::ReplayFlags;
-use crate::ledger::{self, MAX_LINE_BYTES};
+use crate::ledger::{self, Difference, MAX_LINE_BYTES};
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 
-/// Replays a decision log, and writes which lines differ. Returns whether none does.
+/// The lines that are no decisions which are told of. As many at the beginning are those of another file.
+const MAX_UNREADABLE: u64 = 10;
+
+/// Replays a decision log, and writes which lines differ. Returns whether all are decisions, and none differs.
 ///
 /// # Errors
-/// If the file can't be read, or nothing can be written.
+/// If the file can't be read or is no decision log, or nothing can be written.
 pub fn run(flags: &ReplayFlags, out: &mut impl Write) -> Result<bool, String> {
     let path = &flags.file;
     let failed = |error: io::Error| format!("{}: {error}", path.display());
+    let unwritten = |error: io::Error| format!("the result can't be written: {error}");
     let mut lines: Box<dyn BufRead> = match path == Path::new("-") {
         true => Box::new(io::stdin().lock()),
         false => Box::new(BufReader::new(File::open(path).map_err(failed)?)),
     };
-    let (mut number, mut replayed, mut different) = (0_u64, 0_u64, 0_u64);
+    let (mut number, mut replayed, mut different, mut unreadable) = (0_u64, 0_u64, 0_u64, 0_u64);
     loop {
         let mut line = Vec::new();
         let limit = MAX_LINE_BYTES as u64;
@@ -33,15 +38,82 @@ pub fn run(flags: &ReplayFlags, out: &mut impl Write) -> Result<bool, String> {
         if line.trim_ascii().is_empty() {
             continue;
         }
-        replayed += 1;
-        if let Err(difference) = ledger::replay_line(line.trim_ascii()) {
-            different += 1;
-            writeln!(out, "line {number}: {difference}").map_err(failed)?;
+        let difference = ledger::replay_line(line.trim_ascii()).err();
+        match &difference {
+            Some(Difference::Unreadable(_)) => unreadable += 1,
+            Some(_) => (replayed, different) = (replayed + 1, different + 1),
+            None => replayed += 1,
+        }
+        let is_told = |one: &Difference| match one {
+            Difference::Unreadable(_) => unreadable <= MAX_UNREADABLE,
+            _ => true,
+        };
+        if let Some(difference) = difference.filter(is_told) {
+            let difference = difference.to_string();
+            writeln!(out, "line {number}: {}", plain(&difference)).map_err(unwritten)?;
+        }
+        if replayed == 0 && unreadable == MAX_UNREADABLE {
+            break;
         }
     }
-    writeln!(out, "{replayed} decisions were made again, {different} differ").map_err(failed)?;
     if replayed == 0 {
-        return Err(format!("{}: there is no decision in it", path.display()));
+        let no_log = if unreadable > 0 { "it is no decision log: " } else { "" };
+        return Err(format!("{}: {no_log}there is no decision in it", path.display()));
     }
-    Ok(different == 0)
+    let others = match unreadable {
+        0 => String::new(),
+        1 => "; 1 line is no decision".to_owned(),
+        more => format!("; {more} lines are no decisions"),
+    };
+    writeln!(out, "{replayed} decisions were made again, {different} differ{others}")
+        .map_err(unwritten)?;
+    Ok(different + unreadable == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nothing was decided.
+    const DECISION: &str = r#"{"inputs": null, "outcome": null, "digest": "sha256:924f123f43b7dd5490350961ff150b17058b3c9eb1a4adc4d1a2d9dc6ca05cb1"}"#;
+
+    fn replay(lines: &[&str]) -> (Result<bool, String>, String) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), lines.join("\n")).unwrap();
+        let (flags, mut out) = (ReplayFlags { file: file.path().to_owned() }, Vec::new());
+        let result = run(&flags, &mut out);
+        (result, String::from_utf8(out).unwrap())
+    }
+
+    #[test]
+    fn lines_that_are_no_decisions_are_not_counted_as_such() {
+        let (result, out) = replay(&[DECISION, "", DECISION]);
+        assert_eq!((result, &*out), (Ok(true), "2 decisions were made again, 0 differ\n"));
+        let (result, out) = replay(&[DECISION, "spec:", DECISION, "{}"]);
+        assert_eq!(result, Ok(false));
+        assert!(out.starts_with("line 2: it is no line of a decision log"), "{out}");
+        assert!(out.ends_with("2 decisions were made again, 0 differ; 2 lines are no decisions\n"));
+    }
+
+    #[test]
+    fn another_file_is_an_error_after_a_few_lines() {
+        for count in [1, 1_000] {
+            let (result, out) = replay(&vec!["kind: Autoscaler"; count]);
+            let error = result.unwrap_err();
+            assert!(error.contains("it is no decision log"), "{error}");
+            assert_eq!(out.lines().count(), count.min(10), "{out}");
+        }
+        let (result, out) = replay(&[&[DECISION][..], &["kind: Autoscaler"; 1_000][..]].concat());
+        assert_eq!((result, out.lines().count()), (Ok(false), 11));
+        assert!(out.contains("1000 lines are no decisions"), "{out}");
+        assert!(replay(&[]).0.is_err());
+    }
+
+    #[test]
+    fn texts_of_the_log_are_written_plain() {
+        let line = DECISION.replace("null, \"digest", "\"\u{9b}31m \u{202e}\", \"digest");
+        let (result, out) = replay(&[&line]);
+        assert_eq!(result, Ok(false));
+        assert!(out.contains("\\u{9b}31m \\u{202e}") && !out.contains('\u{202e}'), "{out}");
+    }
 }

@@ -4,6 +4,7 @@ use super::backoff::LeaseBackoff;
 use super::freeze::{self, Freeze};
 use super::settings::{ElectionSettings, NAME_LABEL, REQUEST_TIMEOUT};
 use super::state::{ADDRESS, LeaderState, locked, resource_version};
+use crate::kube_error::worded;
 use crate::prometheus;
 use crate::watch::FailureLog;
 use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
@@ -316,7 +317,9 @@ impl<'a> Candidate<'a> {
         self.backoff.grow(forbidden, if forbidden { FORBIDDEN_BACKOFF } else { other });
         let Some(failures) = self.failures.failed() else { return };
         match error {
-            Some(error) => tracing::warn!(%error, failures, "Failed to read or write Lease"),
+            Some(error) => {
+                tracing::warn!(error = %worded(&error), failures, "Failed to read or write Lease");
+            }
             None => tracing::warn!(failures, "Timed out reading or writing Lease"),
         }
     }

@@ -5,6 +5,7 @@ use super::fencing::FencingToken;
 use super::settings::ElectionSettings;
 use super::state::{LeaderAddress, LeaderState, locked};
 use crate::clock::Clock;
+use crate::kube_error::worded_watch;
 use crate::prometheus;
 use crate::supervise::Spawner;
 use crate::telemetry::Metrics;
@@ -146,6 +147,7 @@ impl LeaderElector {
                         Ok(Event::Init | Event::InitDone) => continue,
                         Err(error) => {
                             if let Some(failures) = failures.failed() {
+                                let error = worded_watch(&error);
                                 tracing::warn!(%error, failures, "Failed to watch Lease");
                             }
                             continue;

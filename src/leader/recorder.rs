@@ -2,6 +2,7 @@
 
 use super::settings::{ElectionSettings, REQUEST_TIMEOUT};
 use crate::clock::Clock;
+use crate::kube_error::worded;
 use crate::supervise::Spawner;
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -39,7 +40,9 @@ impl EventRecorder {
                 tokio::time::timeout(REQUEST_TIMEOUT, api.create(&parameters, &event)).await;
             match created {
                 Ok(Ok(_)) => {}
-                Ok(Err(error)) => tracing::warn!(reason, %error, "Failed to record event"),
+                Ok(Err(error)) => {
+                    tracing::warn!(reason, error = %worded(&error), "Failed to record event");
+                }
                 Err(_) => tracing::warn!(reason, "Timed out recording event"),
             }
         });

@@ -9,6 +9,7 @@ use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeInclusive};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The entries of all autoscalers.
 #[derive(Debug)]
@@ -179,11 +180,14 @@ impl Content {
         changed
     }
 
-    /// Entries of other leaders may be missing before `now`: the names that they had are not used again.
-    pub fn skip(&mut self, now: UnixMillis) {
+    /// Entries of other leaders may be missing before `now`, of which all were known `unknown` ago: the names that they
+    /// had are not used again.
+    pub fn skip(&mut self, now: UnixMillis, unknown: Duration) {
         let histories = self.histories.values().flatten().flatten();
         let all: Vec<_> = histories.map(|history| history.of.clone()).collect();
-        all.iter().for_each(|of| self.edit(of, |history, changes| history.skip(now, changes)));
+        for of in &all {
+            self.edit(of, |history, changes| history.skip(now, unknown, changes));
+        }
         self.since = now;
     }
 

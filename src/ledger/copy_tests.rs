@@ -271,6 +271,29 @@ async fn a_leader_with_a_stale_copy_says_so_and_uses_no_name_again() {
     assert_eq!(b.size().entries, 51);
 }
 
+/// The leader's clock was ten minutes ahead of that of the replica that leads next.
+#[tokio::test(start_paused = true)]
+async fn a_leader_whose_clock_is_behind_uses_no_name_again() {
+    for away in [180, 86_400] {
+        let (ahead, behind) = (ledger(1 << 20), Ledger::new(1 << 20, START));
+        let web = autoscaler("shop", "web");
+        let decide = |ledger: &Ledger, at: i64, n: i32| {
+            ledger.record(&web, &decision_at(START + at, n, n + 1, 1, &basis()));
+        };
+        decide(&ahead, 600_000, 1);
+        copy_all(&ahead, &behind);
+        tokio::time::advance(Duration::from_secs(away)).await;
+        for n in 2..100 {
+            decide(&ahead, 600_000 + i64::from(n) * 1_000, n);
+        }
+        let shown = list(&ahead, &Scope::default()).last().map(|last| last.entry.sequence);
+        behind.begin_term(START + 180_000, Some(Instant::now()));
+        decide(&behind, 180_000, 200);
+        let next = list(&behind, &Scope::default()).last().map(|last| last.entry.sequence);
+        assert!(next > shown && next > Some(away * 1_000), "{away}: {next:?} after {shown:?}");
+    }
+}
+
 /// Where an entry is in its history makes no difference.
 #[test]
 fn a_copy_has_what_the_leader_has_whatever_was_there() {

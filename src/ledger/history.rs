@@ -8,6 +8,7 @@ use crate::watch::AutoscalerRef;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::Arc;
+use std::time::Duration;
 
 /// The entries of one autoscaler: the run in progress, and those before it in blocks. What is dropped is the oldest
 /// part: a block, or the entries since the last block, or the run.
@@ -42,6 +43,8 @@ struct Run {
 /// The size from which on entries become a block, in bytes; and that with all that they are based on.
 const BLOCK_BYTES: usize = 2048;
 const WHOLE_BLOCK_BYTES: usize = 32 * 1024;
+/// How many sequences are left out at least for entries that may be missing.
+const LEAST_GAP: u64 = 1 << 20;
 /// The least time between two updates of a run that are shown, in ms.
 pub(super) const SHOW_INTERVAL_MS: i64 = 60_000;
 
@@ -134,12 +137,14 @@ impl History {
     }
 
     /// Entries of other leaders may be missing after these: the run ends, and the next entry gets a sequence that none of
-    /// them can have, as there is less than one in a ms.
-    pub fn skip(&mut self, now: UnixMillis, changes: &mut Changes) {
+    /// them can have, as there is less than one in a ms. They may be dated by a clock that is ahead of this one: the time
+    /// for which this replica has not known all counts, too.
+    pub fn skip(&mut self, now: UnixMillis, unknown: Duration, changes: &mut Changes) {
         self.end(changes);
         let recent = Some(&self.recent).filter(|recent| recent.len() > 0);
         let last = recent.or(self.blocks.back()).map_or(now, Encoded::last_time);
-        self.next = self.sequence() + 1 + u64::try_from(now - last).unwrap_or(0);
+        let unknown = u64::try_from(unknown.as_millis()).unwrap_or(0).max(LEAST_GAP);
+        self.next = self.sequence() + 1 + u64::try_from(now - last).unwrap_or(0).max(unknown);
     }
 
     /// Takes an entry of the leader's ledger as it is, instead of one with its sequence. Returns whether it was not

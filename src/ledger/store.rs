@@ -164,7 +164,8 @@ impl Ledger {
             state.content.changes.restart(version);
             state.content.began = version;
             if state.lacks(led_until) {
-                state.content.skip(now);
+                let unknown = state.synced.map_or(Duration::ZERO, |synced| synced.elapsed());
+                state.content.skip(now, unknown);
             }
             state.begin(Role::Leads);
             state.synced = Some(Instant::now());

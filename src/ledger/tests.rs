@@ -451,3 +451,12 @@ fn a_line_is_decided_again_and_any_change_is_found() {
         assert!(matches!(replay_line(no_line), Err(Difference::Unreadable(_))));
     }
 }
+
+#[test]
+fn the_example_of_the_documentation_is_a_whole_decision() {
+    let page = include_str!("../../docs/decisions.md");
+    let example =
+        page.split("## Example\n\n```yaml\n").nth(1).and_then(|rest| rest.split("```").next());
+    let decision: api::Decision = serde_saphyr::from_str(example.unwrap()).unwrap();
+    assert!(render::entry(decision, None).is_some());
+}

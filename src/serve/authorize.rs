@@ -6,6 +6,7 @@ use super::options::{ListOptions, selected_name};
 use super::request::{ApiGroup, RequestInfo, Version};
 use super::user::UserInfo;
 use crate::cache;
+use crate::kube_error::worded;
 use crate::telemetry::Metrics;
 use axum::extract::Query;
 use axum::http::{Method, Uri};
@@ -339,7 +340,7 @@ impl Inner {
             tokio::time::timeout(REVIEW_TIMEOUT, api.create(&PostParams::default(), &review))
                 .await
                 .map_err(|_| unavailable("the API server did not respond in time".to_owned()))?
-                .map_err(|error| unavailable(error.to_string()))?;
+                .map_err(|error| unavailable(worded(&error)))?;
         let status = review.status.unwrap_or_default();
         match status.allowed {
             true => Ok(()),

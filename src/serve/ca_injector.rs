@@ -2,6 +2,7 @@
 //! APIServices, next to the CAs of other replicas.
 
 use super::request::ApiGroup;
+use crate::kube_error::{worded, worded_watch};
 use crate::telemetry::Metrics;
 use crate::watch::{FailureLog, ResettableBackoff};
 use futures::StreamExt;
@@ -120,7 +121,7 @@ impl ServingCa {
         let written = api.patch(&name, &parameters, &patch);
         match tokio::time::timeout(WRITE_TIMEOUT, written).await {
             Ok(Ok(_)) => Ok(()),
-            Ok(Err(error)) => Err(error.to_string()),
+            Ok(Err(error)) => Err(worded(&error)),
             Err(_) => Err(format!("no response within {WRITE_TIMEOUT:?}")),
         }
     }
@@ -165,6 +166,7 @@ pub async fn run_ca_injector(
                 }
                 Some(Err(error)) => {
                     if let Some(failures) = failures.failed() {
+                        let error = worded_watch(&error);
                         tracing::warn!(%error, failures, "Failed to watch APIServices");
                     }
                     // It fails no check: with insecureSkipTLSVerify, or if another tool sets caBundle,

@@ -6,6 +6,7 @@
 use super::seats::{FlowSeats, SeatPool};
 use super::user::{AuthenticationError, UserInfo};
 use crate::cache;
+use crate::kube_error::worded;
 use crate::telemetry::Metrics;
 use crate::watch::FailureLog;
 use governor::clock::DefaultClock;
@@ -185,7 +186,7 @@ impl Inner {
         let created = api.create(&parameters, &review);
         let review = match tokio::time::timeout(REVIEW_TIMEOUT, created).await {
             Ok(Ok(review)) => review,
-            Ok(Err(error)) => return Err(error.to_string()),
+            Ok(Err(error)) => return Err(worded(&error)),
             Err(_) => return Err("no response in time".to_owned()),
         };
         let status = review.status.unwrap_or_default();

@@ -2,6 +2,7 @@
 //! `kube-system/extension-apiserver-authentication`, and those of flags.
 
 use crate::cache::{self, Cache};
+use crate::kube_error::worded_watch;
 use crate::watch::{FailureLog, ResettableBackoff};
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -275,6 +276,7 @@ pub async fn run_trust_reflector(
                 }
                 Some(Err(error)) => {
                     if let Some(failures) = failures.failed() {
+                        let error = worded_watch(&error);
                         tracing::warn!(%error, failures, configmap, "Failed to watch trusted CAs");
                     }
                     continue;

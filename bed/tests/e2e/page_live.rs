@@ -183,6 +183,13 @@ fn the_page_goes_on_after_a_failover_and_leaves_the_reader_in_peace() {
             "One fewer: no, not during a rollout (spec.rollouts)."
         ]);
         assert_eq!(browser.value(told).await, expected);
+        // It is told of the present alone: of a decision that another one would have followed, it is not.
+        let present = "import('/story.js').then(({ isPresent }) => {
+            const lastTime = '2026-11-24T12:00:00Z';
+            const after = (minutes, period) => isPresent({ lastTime }, Date.parse(lastTime) + minutes * 60_000, period);
+            return [after(-1, 15_000), after(5, 15_000), after(6, 15_000), after(35, 600_000), after(45, 600_000)]; })";
+        let expected = json!([true, true, false, true, false]);
+        assert_eq!(browser.value(present).await, expected);
         browser.stayed_at(ui.origin()).await;
         browser.quit().await;
         task.abort();

@@ -57,8 +57,7 @@ pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
         return Ok(printed(&json!({ "hpas": all, "complete": is_whole })));
     }
     if all.is_empty() {
-        let of = namespace.map_or_else(|| "the cluster".to_owned(), |of| format!("namespace {of}"));
-        return Ok(format!("no native HPAs in {of}; -A looks into all namespaces\n"));
+        return Ok(none(namespace));
     }
     let mut text = String::new();
     for ((namespace, name), agreement) in &all {
@@ -77,6 +76,14 @@ pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
         );
     }
     Ok(text + &total(all.values()))
+}
+
+/// What is said where there is none.
+fn none(namespace: Option<&str>) -> String {
+    match namespace {
+        Some(of) => format!("no native HPAs in namespace {of}; -A looks into all namespaces\n"),
+        None => "no native HPAs in the cluster\n".to_owned(),
+    }
 }
 
 /// The HPAs of a namespace, or of all.
@@ -117,4 +124,15 @@ async fn events(client: &Client, (namespace, name): (&str, &str), at: UnixMillis
         is_near.then(|| plain(&event_line(time, &reason, &message)).into_owned())
     };
     list.items.into_iter().filter_map(line).take(MAX_EVENTS).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_namespaces_are_offered_where_one_was_looked_into() {
+        assert!(none(Some("shop")).contains("namespace shop; -A"));
+        assert!(!none(None).contains("-A"));
+    }
 }

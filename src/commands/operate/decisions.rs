@@ -1,7 +1,8 @@
 //! Reads decisions, as the user of the kubeconfig may.
 
-use super::super::story::clean;
+use super::super::story::{clean, plain};
 use super::error::OperateError;
+use crate::kube_error::worded;
 use crate::ledger::api::{Decision, GROUP, SINCE_ANNOTATION, VERSION};
 use crate::ledger::{parse_time, time};
 use crate::time::UnixMillis;
@@ -55,7 +56,9 @@ pub async fn read(
         None => format!("/apis/{GROUP}/{VERSION}/decisions"),
     };
     let mut params = ListParams::default().labels(wanted.labels).limit(PAGE);
-    for _ in 0..wanted.thousands {
+    let mut left = wanted.thousands * 1_000;
+    // A page has fewer than were asked for where they are large.
+    while left > 0 {
         let failed = |error: &dyn std::fmt::Display| Unreadable::Failed(error.to_string());
         let mut request = Request::new(&*path).list(&params).map_err(|error| failed(&error))?;
         if let Some(since) = wanted.since {
@@ -67,6 +70,7 @@ pub async fn read(
         clean(&mut list);
         let more = list["metadata"]["continue"].as_str().map(str::to_owned);
         let Value::Array(items) = list["items"].take() else { return Ok(true) };
+        left = left.saturating_sub(items.len().max(1));
         for item in items {
             let decision = serde_json::from_value(item).map_err(|error| {
                 let error = format!("a decision is of another version than this command: {error}");
@@ -85,7 +89,6 @@ pub async fn read(
 }
 
 fn unreadable(error: kube::Error, namespace: Option<&str>) -> Unreadable {
-    let failed = |text: String| Unreadable::Failed(super::super::story::plain(&text).into_owned());
     match error {
         kube::Error::Api(status) if status.code == 404 => Unreadable::NotInstalled,
         kube::Error::Api(status) if status.code == 403 => {
@@ -93,8 +96,7 @@ fn unreadable(error: kube::Error, namespace: Option<&str>) -> Unreadable {
                 .map_or_else(|| "all namespaces".to_owned(), |of| format!("namespace {of}"));
             Unreadable::Forbidden(of)
         }
-        kube::Error::Api(status) => failed(status.message.trim().to_owned()),
-        other => failed(other.to_string()),
+        other => Unreadable::Failed(plain(&worded(&other)).into_owned()),
     }
 }
 
@@ -123,4 +125,36 @@ pub async fn known_since(
     let Some(first) = first else { return Ok((None, None)) };
     let since = first.metadata.annotations.get(SINCE_ANNOTATION);
     Ok((parse_time(&first.first_time), since.and_then(|since| parse_time(since))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const WANTED: Wanted<'_> =
+        Wanted { namespace: Some("shop"), labels: "a=b", since: None, thousands: 1 };
+
+    #[tokio::test]
+    async fn a_page_that_is_short_is_not_the_last() {
+        let mut pages = 0;
+        let (client, log) = crate::fake::api(move |_| {
+            pages += 1;
+            let metadata = json!({"continue": if pages < 5 { "more" } else { "" }});
+            (200, json!({"metadata": metadata, "items": []}))
+        });
+        assert_eq!(read(&client, WANTED, |_| true).await, Ok(true));
+        assert_eq!(log.of("GET ").len(), 5);
+    }
+
+    #[tokio::test]
+    async fn why_they_cannot_be_read_is_what_the_server_says() {
+        let (client, _) =
+            crate::fake::api(|_| crate::fake::failure(503, "ServiceUnavailable", "not yet"));
+        let error = read(&client, WANTED, |_| true).await.unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "decisions can't be read now: Error from server (ServiceUnavailable): not yet"
+        );
+    }
 }

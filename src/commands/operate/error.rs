@@ -1,6 +1,8 @@
 //! Why a command failed.
 
+use super::super::story::plain;
 use crate::connect::ConnectError;
+use crate::kube_error::worded;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -9,7 +11,7 @@ pub enum OperateError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// A request to the API server failed.
-    #[error("{object}: {error}")]
+    #[error("{object}: {}", told(error))]
     Api {
         /// The object of the request.
         object: String,
@@ -58,4 +60,40 @@ pub enum OperateError {
 pub fn api_error(object: impl Into<String>) -> impl FnOnce(kube::Error) -> OperateError {
     let object = object.into();
     |error| OperateError::Api { object, error }
+}
+
+/// Why a request failed, and what gives the right where it is one of those who operate Plimsoll.
+fn told(error: &kube::Error) -> String {
+    let text = plain(&worded(error)).into_owned();
+    let kube::Error::Api(status) = error else { return text };
+    let is_of_operators = status.message.contains("cannot patch")
+        || status.message.contains("resource \"leases\"")
+            && !status.message.contains("cannot create");
+    match status.code == 403 && is_of_operators {
+        true => format!("{text}; the ClusterRole plimsoll:operator gives the right"),
+        false => text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kube::core::Status;
+
+    #[test]
+    fn a_refusal_is_said_once_and_names_the_role() {
+        let refused = |message: &str| {
+            let status = Status::failure(message, "Forbidden").with_code(403);
+            api_error("autoscaler shop/web")(kube::Error::Api(status.boxed())).to_string()
+        };
+        assert_eq!(
+            refused("autoscalers.plimsoll.dev \"web\" is forbidden: User \"ann\" cannot patch it"),
+            "autoscaler shop/web: Error from server (Forbidden): autoscalers.plimsoll.dev \"web\" is forbidden: \
+             User \"ann\" cannot patch it; the ClusterRole plimsoll:operator gives the right"
+        );
+        for other in ["cannot create resource \"leases\"", "cannot get resource \"autoscalers\""] {
+            assert!(!refused(other).contains("ClusterRole"), "{other}");
+        }
+        assert!(refused("a\u{202e}b").ends_with("a\\u{202e}b"));
+    }
 }

@@ -23,6 +23,9 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// The most decisions of a window that are read, in thousands: more than an hour has.
 const THOUSANDS: usize = 40;
 
+/// How far ahead a time may be that was asked for, as clocks differ, in ms.
+const AHEAD: i64 = 60_000;
+
 /// A decision, and what led to it.
 struct Found {
     decision: Decision,
@@ -49,7 +52,7 @@ pub async fn explain(flags: &ExplainFlags) -> Result<String, OperateError> {
     let named = Named::of(&flags.object).await?;
     let known = named.read().await;
     let now = named.now();
-    let at = flags.at.map_or(now, |at| at.before(now)).min(now);
+    let at = time_of(flags.at, now)?;
     // The leader's clock may be ahead of this one: of the present all that there is counts.
     let until = if at == now { UnixMillis::MAX } else { at };
     let is_native = known.as_ref().is_ok_and(|known| known.is_native);
@@ -76,6 +79,18 @@ pub async fn explain(flags: &ExplainFlags) -> Result<String, OperateError> {
     match flags.output {
         OutputFormat::Text => Ok(emphasized(&text)),
         OutputFormat::Json => Ok(printed(&as_json(&account, &text))),
+    }
+}
+
+/// The time that is told of: the present, if none was asked for.
+fn time_of(at: Option<Moment>, now: UnixMillis) -> Result<UnixMillis, OperateError> {
+    match at.map_or(now, |at| at.before(now)) {
+        at if at.saturating_sub(now) > AHEAD => Err(OperateError::Refused(format!(
+            "--at: {} is in the future: it is {} by the cluster's clock",
+            time(at),
+            time(now)
+        ))),
+        at => Ok(at.min(now)),
     }
 }
 
@@ -133,7 +148,8 @@ async fn find(
         let is_whole = read(&named.client, wanted, |decision| {
             let first = parse_time(&decision.first_time).unwrap_or_default();
             if first > until {
-                return false;
+                // They are in the order in which they were made: a leader's clock may have been ahead for a while.
+                return first.saturating_sub(until) < WINDOWS[1];
             }
             since.get_or_insert(first);
             change = changes.next(&decision).filter(|one| one.at <= until).last().or(change.take());
@@ -191,5 +207,57 @@ async fn without(
             "status": known.json,
             "story": text.lines().collect::<Vec<_>>(),
         }))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ledger::{Basis, Entry, decision};
+    use crate::watch::{AutoscalerRef, ObjectKey};
+    use std::sync::Arc;
+
+    const MINUTE: i64 = 60_000;
+
+    fn decided(minute: i64, sequence: u64) -> Value {
+        let basis = Basis {
+            min: 1,
+            max: 9,
+            schedules: [None, None],
+            bounds_until: None,
+            windows: [0, 300_000],
+            tolerance: [0.1, 0.1],
+            disabled: [false; 2],
+            metrics: Arc::new([]),
+        };
+        let mut entry = Entry::at(minute * MINUTE, Arc::new(basis));
+        entry.sequence = sequence;
+        let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
+        serde_json::to_value(decision(&AutoscalerRef::autoscaler(key), &entry, 0)).unwrap()
+    }
+
+    /// Two minutes of the leader's clock were an hour ahead.
+    #[tokio::test]
+    async fn a_decision_that_was_dated_ahead_hides_none_that_came_later() {
+        let minutes = [1_000, 1_061, 1_062, 1_003, 1_004, 1_020];
+        let items: Vec<_> = minutes.into_iter().zip(1..).map(|(at, n)| decided(at, n)).collect();
+        let list = json!({"kind": "DecisionList", "metadata": {}, "items": items});
+        let (client, _) = crate::fake::api(move |_| (200, list.clone()));
+        let named = Named::fake(client);
+        for (at, expected) in [(1_002, 1_000), (1_010, 1_004), (1_030, 1_020)] {
+            let found = find(&named, at * MINUTE, at * MINUTE).await.unwrap().unwrap();
+            assert_eq!(found.decision.first_time, time(expected * MINUTE), "{at}");
+        }
+    }
+
+    #[test]
+    fn a_time_to_come_is_refused() {
+        let now = 1_000 * MINUTE;
+        assert_eq!(time_of(None, now).unwrap(), now);
+        assert_eq!(time_of(Some(Moment::Ago(MINUTE)), now).unwrap(), now - MINUTE);
+        // A clock may be a little ahead.
+        assert_eq!(time_of(Some(Moment::At(now + MINUTE)), now).unwrap(), now);
+        let error = time_of(Some(Moment::At(now + 2 * MINUTE)), now).unwrap_err().to_string();
+        assert!(error.contains("1970-01-01T16:42:00.000Z is in the future"), "{error}");
     }
 }

@@ -1,10 +1,12 @@
 //! `plimsoll freeze` and `plimsoll thaw`. They return when the leader has acknowledged, or when no
 //! former leader can write any more, and say which.
 
+use super::super::story::plain;
 use super::cluster::{client, leases, user_name};
 use super::error::{OperateError, api_error};
 use crate::clock::{Clock, WallClock};
 use crate::config::{ClusterFlags, FreezeFlags};
+use crate::kube_error::worded;
 use crate::leader::freeze::{ACKNOWLEDGED, Freeze, REQUEST};
 use crate::leader::{NAME_LABEL, REQUEST_TIMEOUT};
 use crate::time::UnixMillis;
@@ -198,7 +200,8 @@ async fn not_frozen(client: &Client) -> String {
         Err(error) => {
             return format!(
                 "not frozen: HorizontalPodAutoscalers, which kube-controller-manager executes \
-                 (they can't be listed: {error})\n"
+                 (they can't be listed: {})\n",
+                plain(&worded(&error))
             );
         }
     };

@@ -57,6 +57,13 @@ impl Named {
         Ok(Self { client, kind, namespace, name, clock })
     }
 
+    /// The Autoscaler `web` of the namespace `shop`.
+    #[cfg(test)]
+    pub fn fake(client: Client) -> Self {
+        let (namespace, name) = ("shop".to_owned(), "web".to_owned());
+        Self { client, kind: AutoscalerKind::Autoscaler, namespace, name, clock: Clock::default() }
+    }
+
     /// The time by kube-apiserver, or by this machine before its first response.
     pub fn now(&self) -> UnixMillis {
         self.clock.server().unwrap_or_else(|| self.clock.wall_ms())

@@ -1,7 +1,7 @@
 //! The changes of an autoscaler's replicas as a list with a chart.
 
 use super::account::{Subject, replicas};
-use super::changes::{Change, Changes, deciding, name_of};
+use super::changes::{By, Change, Changes, deciding, name_of};
 use super::chart::{Point, Screen, chart, paint};
 use super::words::{clock, counted, date, like, parsed, span};
 use crate::commands::table::{Align, table};
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// What is kept of the decisions of a span of time.
 #[derive(Debug, Default)]
 pub struct Listing {
-    changes: VecDeque<Change>,
+    changes: VecDeque<Told>,
     /// The changes that are not kept any more.
     earlier: usize,
     finder: Changes,
@@ -22,9 +22,49 @@ pub struct Listing {
     /// How many decisions there were, and by which metric each was made.
     decisions: u64,
     by: BTreeMap<usize, u64>,
-    /// The metrics that there were, each with what the chart says of it. A spec that is edited has others at their index.
-    metrics: Vec<(Identity, String)>,
+    /// The metrics that there were, and the place of each. A spec that is edited has others at their index.
+    metrics: Vec<Known>,
+    places: BTreeMap<Identity, usize>,
     last: Option<Box<Decision>>,
+}
+
+/// What is told of a change. Its decision may have thousands of metrics.
+#[derive(Debug)]
+struct Told {
+    at: UnixMillis,
+    from: i32,
+    to: i32,
+    by: By,
+    times: u64,
+    reason: String,
+    why: String,
+    /// The name of its decision.
+    decision: String,
+}
+
+impl Told {
+    fn of(change: Change) -> Self {
+        let why = change.why();
+        let Change { at, from, to, by, times, decision } = change;
+        Self {
+            at,
+            from,
+            to,
+            by,
+            times,
+            reason: decision.reason,
+            why,
+            decision: decision.metadata.name,
+        }
+    }
+}
+
+/// What the chart says of a metric.
+#[derive(Debug)]
+struct Known {
+    /// Its name, once it has decided.
+    name: String,
+    target: String,
 }
 
 /// What tells a metric from others: its name, scope and type of target.
@@ -66,7 +106,7 @@ impl Listing {
         }
         for change in self.finder.next(decision) {
             if (from..=to).contains(&change.at) {
-                self.changes.push_back(change);
+                self.changes.push_back(Told::of(change));
             }
         }
         if self.changes.len() > MAX_CHANGES {
@@ -75,13 +115,14 @@ impl Listing {
         }
         self.decisions += decision.count;
         if let Some(metric) = deciding(decision).or_else(|| decision.metrics.first()) {
-            let of = self.identify(metric, decision);
+            let of = self.identify(metric);
+            self.metrics[of].name = name_of(metric, decision).into_owned();
             *self.by.entry(of).or_default() += decision.count;
         }
         let number = |text: Option<&str>| text.and_then(parsed);
         let value = |metric: &Metric| {
             let text = metric.max_value.as_deref().or(metric.value.as_deref());
-            (self.identify(metric, decision), number(text), number(metric.target.as_deref()))
+            (self.identify(metric), number(text), number(metric.target.as_deref()))
         };
         let metrics = decision.metrics.iter().map(value).collect();
         self.points.push(Seen { first, last, replicas: replicas(decision), metrics });
@@ -91,18 +132,17 @@ impl Listing {
     }
 
     /// Which metric this is, by its place among those that there were.
-    fn identify(&mut self, metric: &Metric, decision: &Decision) -> usize {
+    fn identify(&mut self, metric: &Metric) -> usize {
         let Metric { name, scope, target_type, .. } = metric;
         let target = metric.target.as_deref();
         let target = target.map_or_else(|| "?".to_owned(), |text| like(text, target));
-        let shown = format!("{} (target {target})", name_of(metric, decision));
         let identity = (name.clone(), scope.clone(), target_type.clone());
-        let place = self.metrics.iter().position(|(known, _)| *known == identity);
-        match place {
-            Some(place) => self.metrics[place].1 = shown,
-            None => self.metrics.push((identity, shown)),
+        let place = *self.places.entry(identity).or_insert(self.metrics.len());
+        match self.metrics.get_mut(place) {
+            Some(known) => known.target = target,
+            None => self.metrics.push(Known { name: String::new(), target }),
         }
-        place.unwrap_or(self.metrics.len() - 1)
+        place
     }
 
     /// Whether there is no decision.
@@ -148,23 +188,23 @@ impl Listing {
 
     /// What the chart shows: the metric that decided most often.
     fn load(&self, index: Option<usize>) -> Option<String> {
-        let (_, shown) = self.metrics.get(index?)?;
+        let Known { name, target } = self.metrics.get(index?)?;
         let others = match self.by.len() {
             0 | 1 => "",
             _ => ", which decided most often",
         };
-        Some(format!("{shown}{others}"))
+        Some(format!("{name} (target {target}){others}"))
     }
 
     fn rows(&self, to: UnixMillis) -> String {
-        let shown: Vec<&Change> =
+        let shown: Vec<&Told> =
             self.changes.iter().skip(self.changes.len().saturating_sub(MAX_SHOWN)).collect();
         let header = ["TIME", "FROM", "TO", "BY", "REASON", "WHY"].map(str::to_owned);
         let rows = shown.iter().map(|change| {
             let by = change.by.as_str().to_owned();
-            let reason = change.decision.reason.clone();
+            let reason = change.reason.clone();
             let [from, to_replicas] = [change.from, change.to].map(|count| count.to_string());
-            [clock(change.at, to), from, to_replicas, by, reason, change.why()]
+            [clock(change.at, to), from, to_replicas, by, reason, change.why.clone()]
         });
         let rows: Vec<[String; 6]> = std::iter::once(header).chain(rows).collect();
         table(&rows, Align::Left)
@@ -172,16 +212,16 @@ impl Listing {
 
     /// The list for programs.
     pub fn json(&self, subject: &Subject, (from, to): (UnixMillis, UnixMillis)) -> Value {
-        let change = |change: &Change| {
+        let change = |change: &Told| {
             json!({
                 "time": crate::ledger::time(change.at),
                 "from": change.from,
                 "to": change.to,
                 "by": change.by.as_str(),
                 "times": change.times,
-                "reason": change.decision.reason,
-                "why": change.why(),
-                "decision": change.decision.metadata.name,
+                "reason": change.reason,
+                "why": change.why,
+                "decision": change.decision,
             })
         };
         json!({

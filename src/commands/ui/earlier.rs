@@ -19,9 +19,9 @@ const MAX_AUTOSCALERS: usize = 500;
 const CONCURRENT: usize = 4;
 /// How long a request may take.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
-/// The decisions of a page, and the pages of one autoscaler.
+/// The decisions of a page, and the most of one autoscaler.
 const PAGE_SIZE: u32 = 1_000;
-const MAX_PAGES: usize = 5;
+const MAX_DECISIONS: usize = 5_000;
 
 /// Reads the decisions of the last hour once all autoscalers are listed. What can't be read is not known, and
 /// changes count from now on. Never ends.
@@ -47,8 +47,11 @@ async fn swings(client: &Client, name: &AutoscalerRef, since: UnixMillis) -> Opt
     let (api, labels) = decisions(client, name);
     let (mut swings, mut before) = (Swings::default(), None);
     let mut page = ListParams::default().labels(&labels).limit(PAGE_SIZE);
-    for _ in 0..MAX_PAGES {
+    let mut left = MAX_DECISIONS;
+    // A page has fewer than were asked for where they are large.
+    while left > 0 {
         let list = api.list(&page).await.ok()?;
+        left = left.saturating_sub(list.items.len().max(1));
         list.items.iter().for_each(|one| take(&mut swings, &mut before, &one.data, since));
         match list.metadata.continue_.filter(|token| !token.is_empty()) {
             Some(token) => page = page.continue_token(&token),
@@ -81,6 +84,22 @@ fn take(swings: &mut Swings, before: &mut Option<i64>, decision: &Value, since: 
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[tokio::test]
+    async fn pages_that_are_short_are_no_reason_to_end() {
+        let mut pages = 0;
+        let (client, log) = crate::fake::api(move |_| {
+            pages += 1;
+            let metadata = json!({"continue": if pages < 9 { "more" } else { "" }});
+            let version = "decisions.plimsoll.dev/v1alpha1";
+            let kind = "DecisionList";
+            (200, json!({"apiVersion": version, "kind": kind, "metadata": metadata, "items": []}))
+        });
+        let key = crate::watch::ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
+        let found = swings(&client, &AutoscalerRef::autoscaler(key), 0).await;
+        assert!(found.is_some());
+        assert_eq!(log.of("GET ").len(), 9);
+    }
 
     #[test]
     fn changes_that_were_written_within_the_hour_count() {

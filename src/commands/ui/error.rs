@@ -1,8 +1,8 @@
 //! Why the page can't be served, and what it says of requests to the cluster that fail.
 
 use crate::connect::ConnectError;
+use crate::kube_error::status;
 use crate::supervise::TaskEnded;
-use kube::core::Status;
 use kube::runtime::watcher;
 
 /// Why the page can't be served.
@@ -41,18 +41,6 @@ pub fn cut(text: &str, most: usize) -> String {
     match text.char_indices().nth(most) {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
-    }
-}
-
-/// The status with which kube-apiserver answered a watch.
-pub fn status(error: &watcher::Error) -> Option<&Status> {
-    use watcher::Error::{InitialListFailed, WatchError, WatchFailed, WatchStartFailed};
-    match error {
-        InitialListFailed(kube::Error::Api(status))
-        | WatchStartFailed(kube::Error::Api(status))
-        | WatchFailed(kube::Error::Api(status))
-        | WatchError(status) => Some(status),
-        _ => None,
     }
 }
 
@@ -113,6 +101,7 @@ pub fn causes(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kube::core::Status;
 
     fn refused(code: u16) -> watcher::Error {
         let status = Status { code, message: "said so".to_owned(), ..Status::default() };

@@ -21,7 +21,7 @@ mod write_timeout;
 
 pub use error::UiError;
 
-use crate::clock::{Clock, WallClock};
+use crate::clock::Clock;
 use crate::config::UiFlags;
 use crate::connect;
 use crate::supervise::Tasks;
@@ -41,14 +41,15 @@ use trials::Trials;
 /// As [`UiError`] says.
 pub async fn run(flags: &UiFlags, out: &mut impl Write) -> Result<(), UiError> {
     let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
-    let (client, _) = connect::as_kubectl(kubeconfig, context, Clock::default()).await?;
+    let clock = Clock::default();
+    let (client, _) = connect::as_kubectl(kubeconfig, context, clock.clone()).await?;
     let bind = |error| UiError::Bind { port: flags.port, error };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, flags.port)).await.map_err(bind)?;
     let port = listener.local_addr().map_err(bind)?.port();
     let trials = Trials::new(client.clone(), flags)?;
     let access = Access::new(port)?;
     let address = access.address();
-    let rows = Rows::new(WallClock::default());
+    let rows = Rows::new(clock);
     let scope = scope(flags);
     let page = Page::new(access, client.clone(), rows.clone(), scope, trials);
 

@@ -195,8 +195,11 @@ impl One {
         let shown = self.object.as_ref().map(|object| {
             let row = Row::read(self.autoscaler.kind, object);
             let reversals = self.rows.reversals(&self.autoscaler);
-            let (state, why) = row.state(reversals, self.rows.now());
+            let now = self.rows.now();
+            let (state, why) = row.state(reversals, now);
             json!({
+                "now": now,
+                "period": row.period_ms,
                 "target": row.target,
                 "current": row.current,
                 "desired": row.desired,
@@ -254,7 +257,7 @@ impl One {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::clock::WallClock;
+    use crate::clock::Clock;
     use crate::watch::ObjectKey;
     use kube::core::Status;
 
@@ -307,7 +310,7 @@ mod tests {
             Happening::Object(Seen::Works),
             Happening::Decision(Seen::Works),
         ];
-        let rows = Rows::new(WallClock::default());
+        let rows = Rows::new(Clock::default());
         let happenings = stream::iter(happenings).boxed();
         let scope = ("x".to_owned(), true);
         let mut one = One::new(rows, scope, AutoscalerRef::autoscaler(key), happenings);

@@ -2,7 +2,7 @@
 //! the definition is installed.
 
 use super::error::cut;
-use super::swings::FLAPPING;
+use super::swings::{AHEAD_MS, FLAPPING};
 use crate::commands::story::plain;
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerKind;
@@ -53,6 +53,8 @@ pub struct Row {
     pub metrics: String,
     /// When the replicas were last changed.
     pub scaled: Option<UnixMillis>,
+    /// The time between two decisions, in ms.
+    pub period_ms: i64,
     /// Why it fails.
     fault: Option<String>,
     /// Why nothing is carried out.
@@ -117,6 +119,7 @@ impl Row {
                 }
             },
             scaled: millis(&status["lastScaleTime"]),
+            period_ms: spec["syncPeriodSeconds"].as_i64().unwrap_or(15).saturating_mul(1_000),
             fault: failed.next().or_else(fallback).map(told),
             paused: paused.map(told),
             over_max: over_max.map(told),
@@ -154,7 +157,8 @@ impl Row {
         {
             return (State::Moving, format!("from {current} to {desired}"));
         }
-        if self.scaled.is_some_and(|scaled| now - scaled <= MOVING_MS) {
+        let ago = self.scaled.map(|scaled| now.saturating_sub(scaled));
+        if ago.is_some_and(|ago| (-AHEAD_MS..=MOVING_MS).contains(&ago)) {
             return (State::Moving, "scaled within the last two minutes".to_owned());
         }
         let preview = if self.is_preview { "a preview: nothing is written" } else { "" };
@@ -263,6 +267,8 @@ mod tests {
         let scaled = row.scaled.unwrap();
         assert_eq!(row.state(0, scaled + MOVING_MS).0, State::Moving);
         assert_eq!(row.state(0, scaled + MOVING_MS + 1).0, State::Steady);
+        assert_eq!(row.state(0, scaled - 2_000).0, State::Moving);
+        assert_eq!(row.state(0, scaled - 1_800_000).0, State::Steady);
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use super::problems::Problems;
 use super::row::{Row, State};
 use super::swings::{LOOK_BACK_MS, Swings};
-use crate::clock::WallClock;
+use crate::clock::Clock;
 use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef};
 use futures::{Stream, stream};
@@ -34,7 +34,7 @@ const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Rows {
     inner: Arc<Mutex<Inner>>,
     changed: Arc<watch::Sender<u64>>,
-    clock: WallClock,
+    clock: Clock,
 }
 
 #[derive(Default)]
@@ -63,7 +63,7 @@ const KINDS: usize = 2;
 
 impl Rows {
     /// No rows yet.
-    pub fn new(clock: WallClock) -> Self {
+    pub fn new(clock: Clock) -> Self {
         let changed = Arc::new(watch::channel(0).0);
         Self { inner: Arc::default(), changed, clock }
     }
@@ -88,7 +88,7 @@ impl Rows {
 
     /// The present time.
     pub fn now(&self) -> UnixMillis {
-        self.clock.timestamp().as_millisecond()
+        self.clock.latest()
     }
 
     /// Puts in a row, or replaces it.
@@ -404,7 +404,7 @@ mod tests {
 
     #[test]
     fn a_client_gets_what_needs_a_person_first_and_then_what_changes() {
-        let rows = Rows::new(WallClock::default());
+        let rows = Rows::new(Clock::default());
         rows.put(name("a"), row(3));
         rows.put(name("b"), row(9));
         let (lines, seen) = since(&rows, None);
@@ -425,7 +425,7 @@ mod tests {
 
     #[test]
     fn a_list_takes_out_what_is_gone_and_is_complete_with_all_kinds() {
-        let rows = Rows::new(WallClock::default());
+        let rows = Rows::new(Clock::default());
         rows.put(name("a"), row(3));
         rows.put(name("b"), row(3));
         rows.listed(AutoscalerKind::Autoscaler, &HashSet::from([name("b")]));
@@ -439,7 +439,7 @@ mod tests {
 
     #[test]
     fn a_client_that_missed_too_many_removals_starts_anew() {
-        let rows = Rows::new(WallClock::default());
+        let rows = Rows::new(Clock::default());
         let (_, seen) = since(&rows, None);
         for round in 0..=MAX_REMOVED {
             rows.put(name(&format!("r{round}")), row(3));
@@ -451,7 +451,7 @@ mod tests {
 
     #[test]
     fn replicas_that_turn_back_again_and_again_are_flapping() {
-        let rows = Rows::new(WallClock::default());
+        let rows = Rows::new(Clock::default());
         for desired in [2, 4, 2, 4] {
             rows.put(name("a"), row(desired));
         }
@@ -463,7 +463,7 @@ mod tests {
 
     #[test]
     fn a_refusal_takes_no_row_out() {
-        let rows = Rows::new(WallClock::default());
+        let rows = Rows::new(Clock::default());
         rows.put(name("a"), row(3));
         for kind in [AutoscalerKind::Autoscaler, AutoscalerKind::Hpa] {
             rows.refused(kind);
@@ -474,7 +474,7 @@ mod tests {
 
     #[test]
     fn a_preview_that_changes_its_mind_is_not_flapping() {
-        let rows = Rows::new(WallClock::default());
+        let rows = Rows::new(Clock::default());
         for desired in [2, 4, 2, 4, 2, 4] {
             let object = json!({"spec": {"minReplicas": 1, "maxReplicas": 9, "mode": "Preview"},
                 "status": {"currentReplicas": 2, "desiredReplicas": desired}});
@@ -485,7 +485,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_stream_that_has_nothing_to_say_sends_a_line_every_ten_seconds() {
-        let rows = Rows::new(WallClock::default());
+        let rows = Rows::new(Clock::default());
         let mut lines = std::pin::pin!(rows.stream("x".to_owned()));
         assert!(lines.next().await.unwrap().contains("scope"));
         let start = tokio::time::Instant::now();

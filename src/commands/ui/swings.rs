@@ -8,6 +8,8 @@ use std::collections::VecDeque;
 pub const LOOK_BACK_MS: i64 = 3_600_000;
 /// As many reversals within that time are flapping.
 pub const FLAPPING: usize = 3;
+/// How far the clock of whoever scales may be ahead of ours. What is later has not happened yet.
+pub const AHEAD_MS: i64 = 10_000;
 /// The reversals that are remembered.
 const MAX_REVERSALS: usize = 100;
 
@@ -32,7 +34,9 @@ impl Swings {
 
     /// The reversals within the last hour.
     pub fn count(&self, now: UnixMillis) -> usize {
-        self.reversals.iter().filter(|at| now - **at <= LOOK_BACK_MS).count()
+        let is_within =
+            |at: &&UnixMillis| (-AHEAD_MS..=LOOK_BACK_MS).contains(&now.saturating_sub(**at));
+        self.reversals.iter().filter(is_within).count()
     }
 }
 
@@ -51,6 +55,8 @@ mod tests {
         assert_eq!(swings.count(20 * minute), FLAPPING);
         assert_eq!(swings.count(63 * minute), 2);
         assert_eq!(swings.count(81 * minute), 0);
+        // By a clock that was set back.
+        assert_eq!(swings.count(0), 0);
     }
 
     #[test]

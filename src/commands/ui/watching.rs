@@ -1,11 +1,11 @@
 //! Lists and watches objects for ever, and tells when what had failed works again.
 
-use super::error::status;
+use crate::kube_error::status;
 use crate::watch::{Progress, ResettableBackoff};
 use futures::stream::BoxStream;
 use futures::{Stream, StreamExt, stream};
 use kube::Api;
-use kube::core::DynamicObject;
+use kube::core::{DynamicObject, Status};
 use kube::runtime::watcher::{self, Event};
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
@@ -76,9 +76,10 @@ impl<M: Fn() -> Events> Watching<M> {
             Err(error) => {
                 self.has_failed = true;
                 self.wait = self.backoff.next();
-                // kube's watcher would continue with the resource version that it had. After 410 that is refused for
-                // ever, and a refusal can be of a server that has not started yet: what changed meanwhile is listed.
-                if status(&error).is_some_and(|it| matches!(it.code, 401 | 403 | 404 | 410)) {
+                // kube's watcher would continue with the resource version that it had. One that is too old, or too large
+                // since the server's clock was set back, is refused for ever, and a refusal can be of a server that has
+                // not started yet: what changed meanwhile is listed.
+                if status(&error).is_some_and(is_to_list_again) {
                     self.events = (self.make)();
                 }
                 return Some(Seen::Failed(error));
@@ -101,26 +102,39 @@ impl<M: Fn() -> Events> Watching<M> {
     }
 }
 
+/// Whether what a watch is refused with is not over as long as it continues.
+fn is_to_list_again(status: &Status) -> bool {
+    match status.code {
+        401 | 403 | 404 | 410 => true,
+        // As client-go has it.
+        504 => status.message.contains("Too large resource version"),
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kube::core::Status;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     fn failed(code: u16) -> watcher::Result<Event<DynamicObject>> {
-        let status = Status { code, ..Status::default() };
+        failed_with(code, "")
+    }
+
+    fn failed_with(code: u16, message: &str) -> watcher::Result<Event<DynamicObject>> {
+        let status = Status { code, message: message.to_owned(), ..Status::default() };
         Err(watcher::Error::WatchStartFailed(kube::Error::Api(Box::new(status))))
     }
 
     /// A watch that lists, fails with this status as often as it is asked, and what it is like after some events.
-    async fn after(code: u16) -> (usize, Vec<Seen>) {
+    async fn after(code: u16, message: &'static str) -> (usize, Vec<Seen>) {
         let made = Arc::new(AtomicUsize::new(0));
         let count = made.clone();
         let make = move || {
             count.fetch_add(1, Ordering::Relaxed);
             let listed = stream::iter([Ok(Event::Init), Ok(Event::InitDone)]);
-            listed.chain(stream::repeat_with(move || failed(code))).boxed()
+            listed.chain(stream::repeat_with(move || failed_with(code, message))).boxed()
         };
         let mut watching = Watching::new(make);
         let mut seen = Vec::new();
@@ -132,12 +146,15 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn an_expired_version_and_a_refusal_are_followed_by_a_list() {
-        for code in [401, 403, 404, 410] {
-            let (made, seen) = after(code).await;
+        let too_large = "Too large resource version: 9, current: 7";
+        for (code, message) in [(401, ""), (403, ""), (404, ""), (410, ""), (504, too_large)] {
+            let (made, seen) = after(code, message).await;
             assert_eq!(made, 3, "{code}: {seen:?}");
         }
-        let (made, seen) = after(503).await;
-        assert_eq!(made, 1, "{seen:?}");
+        for code in [503, 504] {
+            let (made, seen) = after(code, "").await;
+            assert_eq!(made, 1, "{code}: {seen:?}");
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,6 +1,6 @@
 //! The flags of the commands other than `serve`.
 
-use super::parse::{Moment, duration, moment};
+use super::parse::{Moment, duration, duration_back, moment};
 use super::prometheus::PrometheusFlags;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
@@ -65,7 +65,8 @@ pub struct HistoryFlags {
     pub object: ObjectFlags,
 
     /// How far back it goes.
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "24h")]
+    #[arg(long, value_name = "DURATION", value_parser = duration_back, default_value = "24h",
+        allow_hyphen_values = true)]
     pub since: Duration,
 
     /// How the result is printed.
@@ -85,7 +86,8 @@ pub struct CompareFlags {
     pub all_namespaces: bool,
 
     /// How far back it goes.
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "24h")]
+    #[arg(long, value_name = "DURATION", value_parser = duration_back, default_value = "24h",
+        allow_hyphen_values = true)]
     pub since: Duration,
 
     /// How the result is printed.

@@ -106,23 +106,33 @@ impl Moment {
     }
 }
 
-/// Parses a time in RFC 3339 or Unix seconds, or a duration ago: `2026-11-24T03:05:10Z`, `1795489510`, `-2h`.
+/// Parses a time in RFC 3339, a date or Unix seconds, or a duration ago: `2026-11-24T03:05:10Z`, `2026-11-24`, `1795489510`,
+/// `-2h`, `2h`.
 pub fn moment(text: &str) -> Result<Moment, String> {
     let expected = || {
         "a time was expected, such as 2026-11-24T03:05:10Z, or a duration ago, such as -2h"
             .to_owned()
     };
-    match text.strip_prefix('-') {
-        Some(ago) => {
-            let ago = duration(ago).map_err(|_| expected())?;
-            i64::try_from(ago.as_millis()).map(Moment::Ago).map_err(|_| expected())
-        }
-        None => {
-            let of_seconds = || jiff::Timestamp::from_second(text.parse().ok()?).ok();
-            let time = text.parse().ok().or_else(of_seconds).ok_or_else(expected)?;
-            Ok(Moment::At(time.as_millisecond()))
-        }
+    // The begin of a day in UTC, and no time of a zone that is not said.
+    let date = || {
+        let date: jiff::civil::Date = text.parse().ok().filter(|_| text.len() == 10)?;
+        Some(date.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
+    };
+    let of_seconds = || jiff::Timestamp::from_second(text.parse().ok()?).ok();
+    let is_number = text.bytes().all(|byte| byte.is_ascii_digit());
+    let time = text.parse().ok().or_else(date).or_else(|| of_seconds().filter(|_| is_number));
+    if let Some(time) = time {
+        return Ok(Moment::At(time.as_millisecond()));
     }
+    // A time of the day is no duration.
+    let ago = Some(text).filter(|text| !text.contains(':')).ok_or_else(expected)?;
+    let ago = duration_back(ago).map_err(|_| expected())?;
+    i64::try_from(ago.as_millis()).map(Moment::Ago).map_err(|_| expected())
+}
+
+/// Parses a duration that goes back, with or without its sign: `24h`, `-24h`.
+pub fn duration_back(text: &str) -> Result<Duration, String> {
+    duration(text.strip_prefix('-').unwrap_or(text))
 }
 
 #[cfg(test)]
@@ -140,12 +150,16 @@ mod tests {
 
     #[test]
     fn a_moment_is_a_time_or_a_duration_ago() {
-        assert_eq!(moment("-2h"), Ok(Moment::Ago(7_200_000)));
+        for text in ["-2h", "2h", "-120m"] {
+            assert_eq!(moment(text), Ok(Moment::Ago(7_200_000)), "{text}");
+        }
+        assert_eq!(moment("7d"), moment("-168h"));
+        assert_eq!(moment("1970-01-02"), Ok(Moment::At(86_400_000)));
         assert_eq!(moment("1970-01-01T00:01:00Z"), Ok(Moment::At(60_000)));
         assert_eq!(moment("60"), Ok(Moment::At(60_000)));
         assert_eq!(moment("1970-01-01T01:01:00.5+01:00"), Ok(Moment::At(60_500)));
         assert_eq!(moment("-90s").map(|moment| moment.before(100_000)), Ok(10_000));
-        for wrong in ["2h", "yesterday", "12:30", "--2h", "2026-11-24"] {
+        for wrong in ["yesterday", "12:30:00", "--2h", "2026-11-24T03:05:10", "-60", "2026-13-01"] {
             assert!(moment(wrong).unwrap_err().contains("such as -2h"), "{wrong}");
         }
     }
@@ -177,5 +191,7 @@ mod tests {
         assert_eq!(duration("2w"), duration("14d"));
         assert!(duration("15").unwrap_err().contains("such as"));
         assert!(duration("-1s").unwrap_err().contains("negative"));
+        assert_eq!(duration_back("-7d"), duration_back("7d"));
+        assert!(duration_back("--7d").is_err() && duration_back("-7").is_err());
     }
 }

@@ -19,6 +19,10 @@ use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{Error, Write as _};
 
+/// The size from which on a part of a list with a limit is full, in bytes: a client holds all of a part, and a
+/// decision may have thousands of metrics.
+const MAX_PART_BYTES: usize = 4 << 20;
+
 /// How a list is written.
 #[derive(Clone, Copy)]
 pub struct Form {
@@ -203,7 +207,7 @@ pub struct List {
     pub versions: Versions,
     /// Where it continues.
     pub place: Place,
-    /// How many decisions may follow, if there is a limit.
+    /// How many decisions may follow, if there is a limit: fewer do if they are large, and the list continues.
     pub left: Option<usize>,
 }
 
@@ -215,6 +219,8 @@ struct Writing {
     is_empty: bool,
     /// The last decision that was written.
     last: Option<Listed>,
+    /// The bytes of all that were.
+    bytes: usize,
     is_over: bool,
 }
 
@@ -222,8 +228,14 @@ impl List {
     /// The response. Its body fails if another leader begins meanwhile.
     pub fn respond(self) -> Response<Body> {
         let content_type = self.form.content_type();
-        let writing =
-            Writing { list: self, is_new: true, is_empty: true, last: None, is_over: false };
+        let writing = Writing {
+            list: self,
+            is_new: true,
+            is_empty: true,
+            last: None,
+            bytes: 0,
+            is_over: false,
+        };
         let pages = stream::try_unfold(writing, async |mut writing| {
             Ok::<_, Error>(writing.next()?.map(|bytes| (bytes, writing)))
         });
@@ -251,7 +263,7 @@ impl Writing {
             if !selection.selects(&listed.autoscaler, listed.entry.sequence) {
                 continue;
             }
-            if *left == Some(0) {
+            if left.is_some_and(|left| left == 0 || self.bytes >= MAX_PART_BYTES) {
                 // There is one more, which a next list begins with.
                 let last = self.last.as_ref().map(Listed::position);
                 place.after = last.or(place.after.take());
@@ -260,6 +272,7 @@ impl Writing {
             }
             let decision = rendered(&listed, versions.since);
             let is_first = std::mem::take(&mut self.is_empty);
+            let begin = out.len();
             match form.row {
                 None => form.item(&mut out, is_first, &decision),
                 Some(object) => {
@@ -267,6 +280,7 @@ impl Writing {
                     form.item(&mut out, is_first, &row);
                 }
             }
+            self.bytes += out.len() - begin;
             *left = left.map(|left| left - 1);
             self.last = Some(listed);
         }

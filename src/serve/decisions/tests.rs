@@ -26,6 +26,10 @@ fn decisions_within(max_bytes: usize, of_each: i64) -> Decisions {
 }
 
 fn record(ledger: &Ledger, namespace: &str, name: &str, n: i64) {
+    record_with(ledger, namespace, name, n, None);
+}
+
+fn record_with(ledger: &Ledger, namespace: &str, name: &str, n: i64, message: Option<String>) {
     let query = format!("sum(rate({}[2m]))", "x".repeat(200)).into();
     let metric = MetricBasis::new("http_requests", Some(query), Target::Average(1));
     let basis = Basis {
@@ -39,7 +43,7 @@ fn record(ledger: &Ledger, namespace: &str, name: &str, n: i64) {
         metrics: [metric].into(),
     };
     let mut entry = Entry::at(START + n * 1000, Arc::new(basis));
-    entry.generation = Some(n);
+    (entry.generation, entry.message) = (Some(n), message.map(Into::into));
     let key = ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() };
     ledger.record(&AutoscalerRef::autoscaler(key), &entry);
 }
@@ -152,6 +156,21 @@ async fn pages_continue_at_the_resource_version_of_the_first() {
     let old = first["metadata"]["continue"].as_str().expect("a token");
     decisions.ledger.begin_term(START + 60_000, None);
     assert_eq!(code(list(&decisions, &format!("continue={old}")).await), StatusCode::GONE);
+}
+
+#[tokio::test]
+async fn a_list_with_a_limit_continues_after_some_megabytes() {
+    let decisions = decisions_within(64 << 20, 0);
+    for n in 0..100 {
+        record_with(&decisions.ledger, "shop", "web", n, Some("x".repeat(100_000)));
+    }
+    let (mut counts, mut next) = (Vec::new(), Some(String::new()));
+    while let Some(token) = next {
+        let page = list(&decisions, &format!("limit=500&continue={token}")).await.expect("a page");
+        counts.push(names(&page).len());
+        next = page["metadata"]["continue"].as_str().map(str::to_owned);
+    }
+    assert_eq!(counts, [42, 42, 16]);
 }
 
 #[tokio::test]

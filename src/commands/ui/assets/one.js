@@ -3,7 +3,7 @@
 import { Chart, SIGNS, legend } from "./chart.js";
 import { Change } from "./change.js";
 import { badge, replicasOf } from "./list.js";
-import { constraint, head, sentences, turn, when } from "./story.js";
+import { constraint, head, isPresent, sentences, turn, when } from "./story.js";
 import { age, become, element, fill, metricName, moment, plain, setText, zone } from "./text.js";
 
 const SPANS = [["15 min", 900], ["1 h", 3_600], ["6 h", 21_600], ["All", null]];
@@ -53,6 +53,8 @@ export class One {
   #next = null;
   #object = null;
   #isObjectRead = false;
+  // How far the cluster's clock is ahead of the browser's, in ms.
+  #ahead = 0;
   #chosen = null;
   #isHeld = false;
   #metric = null;
@@ -118,6 +120,7 @@ export class One {
     if (autoscaler !== undefined) {
       this.#object = autoscaler;
       this.#isObjectRead = true;
+      if (autoscaler !== null) this.#ahead = autoscaler.now - Date.now();
     }
     const into = this.#next ?? this.#known;
     for (const decision of decisions) {
@@ -230,6 +233,12 @@ export class One {
     if (this.#metric !== null) select.value = this.#metric;
   }
 
+  // Whether the decision tells of the present: the autoscaler is still there, and no other decision is overdue.
+  #isNow(index) {
+    if (index !== this.#known.all.length - 1 || (this.#isObjectRead && this.#object === null)) return false;
+    return isPresent(this.#known.all[index], Date.now() + this.#ahead, this.#object?.period ?? 0);
+  }
+
   // The story of the decision that is chosen, and its tables.
   #tell() {
     const index = this.#index();
@@ -240,7 +249,7 @@ export class One {
     this.#chart.choose(index);
     setText(find("story-title"), this.#isHeld ? "Decision (held: Esc lets go)" : "Decision");
     const none = this.#isComplete ? "No decision is known." : "Reading decisions…";
-    const told = decision ? sentences(decision, index === this.#known.all.length - 1) : [];
+    const told = decision ? sentences(decision, this.#isNow(index)) : [];
     // A screen reader says it when another is chosen, and not at each evaluation of the same.
     const name = decision ? `${decision.metadata.name} ${head(decision)}` : none;
     if (document.activeElement !== slider || slider.dataset.told !== name) {

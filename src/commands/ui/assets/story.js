@@ -160,9 +160,18 @@ function reason({ reason, carriedOut, constraints }) {
   return HOLDS.includes(constraints?.at(-1)?.type) ? undefined : REASONS[reason];
 }
 
-// The sentences of the story, in the order of the decision. What would change it is told of the last one alone: what
+// How old the last decision may be, in periods and at least in ms, to tell of the present: as in the commands.
+const STALE_PERIODS = 4;
+const STALE_MS = 300_000;
+
+// Whether what would change the last decision would do so now: it is that of a moment ago.
+export function isPresent({ lastTime }, now, period) {
+  return now - new Date(lastTime) <= Math.max(STALE_PERIODS * period, STALE_MS);
+}
+
+// The sentences of the story, in the order of the decision. What would change it is told of the present alone: what
 // would have changed an earlier one is not what would now.
-export function sentences(decision, isLast) {
+export function sentences(decision, isNow) {
   const told = [];
   if (decision.message) told.push(decision.message);
   const metrics = decision.metrics ?? [];
@@ -183,7 +192,7 @@ export function sentences(decision, isLast) {
     told.push(`Not written: ${NOT_CARRIED_OUT[carriedOut.reason]}.`);
   }
   if (observed) told.push(observation(decision));
-  if (!isLast) return told;
+  if (!isNow) return told;
   const metric = metrics.find((one) => one.metricIndex === wouldChange?.metricIndex);
   const turns = [turnOf(wouldChange?.more, true, metric, decision), turnOf(wouldChange?.fewer, false, metric, decision)];
   told.push(...turns.filter((sentence) => sentence !== null));
