@@ -102,7 +102,7 @@ impl History<'_> {
             let total = self.total(candidate, metric).await?;
             let Some(count) = &total.count else { continue };
             let points = self.points(count, total.is_marked, grid).await?;
-            let counted = points.into_iter().map(|(time, count)| (time, count as i64));
+            let counted = points.into_iter().map(|(time, count)| (time, replicas(count)));
             let replicas = Replicas::new(counted.collect());
             if !replicas.is_empty() {
                 let source = format!("pods counted by their samples of {}", metric.name);
@@ -156,7 +156,7 @@ impl History<'_> {
         let samples = raw(self.prometheus, selector, grid.first, grid.last).await;
         let samples = samples.map_err(|error| format!("{error}\n  {selector}"))?;
         let samples = samples.into_iter().filter(|(_, value)| value.is_finite());
-        Ok(Replicas::new(samples.map(|(time, value)| (time, value as i64)).collect()))
+        Ok(Replicas::new(samples.map(|(time, value)| (time, replicas(value))).collect()))
     }
 
     async fn read_requests(&self, candidate: &mut Candidate, grid: Grid) -> Result<(), String> {
@@ -232,6 +232,11 @@ impl History<'_> {
         first.points.retain(|(_, value)| value.is_finite());
         Ok(first.points)
     }
+}
+
+/// A number of replicas: what can be none is the nearest that can.
+fn replicas(value: f64) -> i64 {
+    (value as i64).clamp(0, i32::MAX.into())
 }
 
 /// The load through points of a grid. Where points are missing it is unknown. A total below zero is none.
