@@ -187,6 +187,11 @@ pub fn reproduce(
     from: UnixMillis,
     options: &Options,
 ) -> Result<Option<Reproduction>, String> {
+    let mut candidate = candidate.clone();
+    if let Some(rate) = options.service_rate {
+        candidate.set_service_rate(rate)?;
+    }
+    let candidate = &candidate;
     let period = candidate.period_ms(options.period);
     // Before there is a list of them.
     check_ticks(recorded.last().saturating_sub(recorded.first()) / period)?;
@@ -393,6 +398,15 @@ mod tests {
         assert_eq!((once.trust, once.is_untested()), (Trust::Medium, true), "{once:?}");
         let often = reproduced(&[2, 4, 6, 8, 10], 20);
         assert_eq!((often.trust, often.is_untested()), (Trust::High, false), "{often:?}");
+    }
+
+    #[test]
+    fn what_a_queue_needs_goes_by_what_a_pod_completes() {
+        let (candidate, recorded) = in_force(&[10; 240], 15_000);
+        let was = scraped((0..240).map(|tick| (tick * 15_000 + 1_000, 20)), false);
+        let options = Options { service_rate: Some(5.0), ..options() };
+        let found = reproduce(&candidate, &recorded, &was, 0, &options).unwrap().unwrap();
+        assert!(found.needed.equal > 0.99, "100 in a second need 20 pods: {:?}", found.needed);
     }
 
     #[test]
