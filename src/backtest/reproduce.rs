@@ -13,7 +13,7 @@ use std::time::Duration;
 const WRITE_MS: i64 = 250;
 
 /// Fewer compared decisions, and fewer changes among them, may be met by luck.
-const LEAST_DECISIONS: i64 = 40;
+const LEAST_DECISIONS: i64 = 30;
 const LEAST_CHANGES: usize = 3;
 
 /// How far simulated replicas are those that there were.
