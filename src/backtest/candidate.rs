@@ -154,26 +154,6 @@ impl Candidate {
         }
     }
 
-    /// Refuses what is given for a metric that it does not have.
-    ///
-    /// # Errors
-    /// If one of the names is that of no metric.
-    pub fn check_given<T>(&self, all: &BTreeMap<String, T>) -> Result<(), String> {
-        let is_of = |metric: &Measure, name: &str| {
-            metric.key == name || metric.names().any(|other| other == name)
-        };
-        match all.keys().find(|name| !self.metrics.iter().any(|metric| is_of(metric, name))) {
-            None => Ok(()),
-            Some(unknown) => {
-                let keys: Vec<&str> = self.metrics.iter().map(|metric| &*metric.key).collect();
-                Err(format!(
-                    "{unknown}: no metric has this name; {} was expected",
-                    keys.join(" or ")
-                ))
-            }
-        }
-    }
-
     /// The metric is the length of a queue, of which a pod completes so many entries in a second: that is what it carries.
     ///
     /// # Errors

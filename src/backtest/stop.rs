@@ -13,6 +13,11 @@ impl Stop {
         self.0.store(true, Ordering::Relaxed);
     }
 
+    /// Ends the runs when what it returns is dropped, as with a task that computes elsewhere.
+    pub fn on_drop(&self) -> StopOnDrop {
+        StopOnDrop(self.clone())
+    }
+
     /// # Errors
     /// If the runs are ended.
     pub(super) fn check(&self) -> Result<(), String> {
@@ -20,5 +25,16 @@ impl Stop {
             false => Ok(()),
             true => Err("it was stopped".to_owned()),
         }
+    }
+}
+
+/// Ends the runs of a [`Stop`] when it is dropped.
+#[derive(Debug)]
+#[must_use]
+pub struct StopOnDrop(Stop);
+
+impl Drop for StopOnDrop {
+    fn drop(&mut self) {
+        self.0.stop();
     }
 }

@@ -464,7 +464,7 @@ fn a_run_that_nobody_waits_for_ends() {
     let load = read("time,value\n0,20\n86400,20\n").unwrap();
     let stopped = candidate(json!({}));
     assert!(run(&stopped, &load, &options()).is_ok());
-    stopped.clone().stop.stop();
+    drop(stopped.clone().stop.on_drop());
     assert_eq!(run(&stopped, &load, &options()).unwrap_err(), "it was stopped");
     let recorded = Recorded { loads: vec![load], step: 60_000 };
     let was = WasThere::default();
