@@ -396,7 +396,7 @@ mod tests {
         assert!(few.unknown.iter().any(|why| why.contains("longer time")), "{:?}", few.unknown);
         let once = reproduced(&[2, 4], 50);
         assert_eq!((once.trust, once.is_untested()), (Trust::Medium, true), "{once:?}");
-        let often = reproduced(&[2, 4, 6, 8, 10], 20);
+        let often = reproduced(&[2, 4, 8, 16, 32], 20);
         assert_eq!((often.trust, often.is_untested()), (Trust::High, false), "{often:?}");
     }
 
