@@ -324,6 +324,7 @@ async fn evaluate_and_apply(
             Ok(evaluation) => evaluation,
             Err(Cancelled::Stopped) => return SyncResult::Followed,
             Err(Cancelled::TimedOut(timeout)) => {
+                state.note_evaluation(false, ctx.clock.elapsed());
                 let text = format_args!("the scale could not be read within {timeout:?}");
                 state.status.set(
                     ConditionKind::ScalingActive,
