@@ -8,6 +8,7 @@ use crate::hpa::schedule::{self, ScheduleSpec};
 use crate::hpa::{self, InvalidField, MetricOptions, validate};
 use crate::promql::query::Per;
 use crate::time::UnixMillis;
+use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v2::{
     CrossVersionObjectReference, HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerSpec,
     MetricSpec,
@@ -331,6 +332,12 @@ impl AutoscalerSpec {
             }
             mode => mode,
         }
+    }
+
+    /// When the pause ended, if `mode` still is `Paused` and this, the mode at some time, is not.
+    pub fn pause_that_is_over(&self, mode: Mode) -> Option<Timestamp> {
+        let until = self.pause.as_ref()?.until.as_ref()?;
+        (self.mode == Mode::Paused && mode != Mode::Paused).then_some(until.0)
     }
 
     /// Checks `resourceMetrics` and `customMetrics`. The text of the error begins with the field.

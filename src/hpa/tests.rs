@@ -237,10 +237,7 @@ fn a_metric_does_not_fail_while_it_is_not_measured() {
         for now in [60_000, 119_999] {
             assert_eq!(outcome(now, 3, Selected::Pods(&[])), Outcome::Failed, "{replicas} {now}");
         }
-        assert!(matches!(
-            outcome(120_000, 3, Selected::Pods(&[])),
-            Outcome::Rescale { to: 5, .. }
-        ));
+        assert!(matches!(outcome(120_000, 3, Selected::Pods(&[])), Outcome::Rescale { to: 5, .. }));
     }
 }
 
