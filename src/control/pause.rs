@@ -35,7 +35,7 @@ pub fn note_end(
     );
     let is_known = shown.is_some_and(|shown| shown.message == message);
     status.set(kind, false, PAUSE_IS_OVER, format_args!("{message}"), now);
-    (!is_known).then(|| Event { kind: EventKind::Warning, reason: PAUSE_IS_OVER, message })
+    (!is_known).then_some(Event { kind: EventKind::Warning, reason: PAUSE_IS_OVER, message })
 }
 
 #[cfg(test)]
