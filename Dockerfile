@@ -1,5 +1,7 @@
 # A static binary on an empty image: no shell, no package manager, not root. For several
 # architectures: docker buildx build --platform=linux/amd64,linux/arm64
+# The image of the compiler goes by its tag, which its makers move for fixes, and its packages by their names: the digest of
+# the one that built a release is in the provenance of that.
 FROM rust:1.95-alpine AS build
 RUN apk add --no-cache musl-dev make ca-certificates
 WORKDIR /src

@@ -30,17 +30,12 @@ fn main() -> ExitCode {
         Err(error) => return usage_error(&error, &arguments),
     };
     match command {
-        Command::Crd => {
-            print!("{}", plimsoll::crd::custom_resource_definitions_yaml());
-            ExitCode::SUCCESS
-        }
-        Command::Reference => {
-            print!("{}", reference::markdown());
-            ExitCode::SUCCESS
-        }
+        Command::Crd => print(plimsoll::crd::custom_resource_definitions_yaml(), ExitCode::SUCCESS),
+        Command::Reference => print(reference::markdown(), ExitCode::SUCCESS),
         Command::Completions { shell } => {
-            clap_complete::generate(shell, &mut Cli::command(), "plimsoll", &mut std::io::stdout());
-            ExitCode::SUCCESS
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Cli::command(), "plimsoll", &mut script);
+            print(script, ExitCode::SUCCESS)
         }
         Command::Check(flags) => run_check(&flags),
         Command::Convert(flags) => run_convert(&flags),
@@ -70,14 +65,54 @@ fn usage_error(error: &clap::Error, arguments: &[std::ffi::OsString]) -> ExitCod
     let _ = error.print();
     let flag_first = arguments[1].to_str().is_some_and(|first| first.starts_with('-'));
     if flag_first && error.kind() == ErrorKind::UnknownArgument {
-        eprintln!("\n  tip: to serve, run: plimsoll serve --FLAG ...");
+        complain("\n  tip: to serve, run: plimsoll serve --FLAG ...");
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
 fn failed(error: impl std::fmt::Display) -> ExitCode {
-    eprintln!("plimsoll: {error}");
+    complain(format_args!("plimsoll: {error}"));
     ExitCode::FAILURE
+}
+
+/// Writes a line to the standard error, if anybody reads that.
+fn complain(line: impl std::fmt::Display) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Prints a result, of a command that ends with this code. A reader that has seen enough, such as `head`, is no failure.
+fn print(text: impl AsRef<[u8]>, code: ExitCode) -> ExitCode {
+    let mut output = ResultOutput::default();
+    match output.write_all(text.as_ref()).and_then(|()| output.flush()) {
+        Err(error) if !output.is_closed => failed(format!("the standard output: {error}")),
+        Ok(()) | Err(_) => code,
+    }
+}
+
+/// The standard output, and whether its reader has gone.
+#[derive(Default)]
+struct ResultOutput {
+    is_closed: bool,
+}
+
+impl ResultOutput {
+    fn note<T>(&mut self, done: std::io::Result<T>) -> std::io::Result<T> {
+        let is_closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+        self.is_closed |= done.as_ref().is_err_and(is_closed);
+        done
+    }
+}
+
+impl Write for ResultOutput {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let done = std::io::stdout().write(bytes);
+        self.note(done)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let done = std::io::stdout().flush();
+        self.note(done)
+    }
 }
 
 fn run_check(flags: &plimsoll::config::CheckFlags) -> ExitCode {
@@ -86,10 +121,7 @@ fn run_check(flags: &plimsoll::config::CheckFlags) -> ExitCode {
         Ok(runtime.block_on(check::run(flags)))
     });
     match checked {
-        Ok((text, good)) => {
-            print!("{text}");
-            if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
-        }
+        Ok((text, good)) => print(text, if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
         Err(error) => failed(error),
     }
 }
@@ -103,14 +135,11 @@ fn called_as_plugin() -> bool {
 fn run_convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
     match convert::run(flags) {
         Ok((text, converted)) => {
-            print!("{text}");
-            for note in &converted.notes {
-                eprintln!("note: {note}");
-            }
-            for error in &converted.errors {
-                eprintln!("error: {error}");
-            }
-            if converted.errors.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+            let is_whole = converted.errors.is_empty();
+            let code = print(text, if is_whole { ExitCode::SUCCESS } else { ExitCode::FAILURE });
+            converted.notes.iter().for_each(|note| complain(format_args!("note: {note}")));
+            converted.errors.iter().for_each(|error| complain(format_args!("error: {error}")));
+            code
         }
         Err(error) => failed(error),
     }
@@ -122,18 +151,17 @@ fn run_report(report: impl Future<Output = Result<Vec<u8>, String>>) -> ExitCode
         runtime.block_on(report).map_err(Into::into)
     });
     match done {
-        Ok(report) => match std::io::stdout().write_all(&report) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => failed(format!("the standard output: {error}")),
-        },
+        Ok(report) => print(report, ExitCode::SUCCESS),
         Err(error) => failed(error),
     }
 }
 
 fn run_replay(flags: &plimsoll::config::ReplayFlags) -> ExitCode {
-    match replay::run(flags, &mut std::io::stdout()) {
+    let mut output = ResultOutput::default();
+    match replay::run(flags, &mut output) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
+        Err(_) if output.is_closed => ExitCode::SUCCESS,
         Err(error) => failed(error),
     }
 }
@@ -155,10 +183,7 @@ fn run_operate(command: impl Future<Output = Result<String, OperateError>>) -> E
         Ok(runtime.block_on(command)?)
     });
     match done {
-        Ok(text) => {
-            print!("{text}");
-            ExitCode::SUCCESS
-        }
+        Ok(text) => print(text, ExitCode::SUCCESS),
         Err(error) => failed(error),
     }
 }

@@ -101,6 +101,56 @@ fn each_place_with_a_version_has_that_of_the_package() {
     assert_eq!(error.lines().count(), 5, "{error}");
 }
 
+/// Runs `deploy/release unpublished` with programs that print these texts; those that fail, with `!` in front.
+fn unpublished(docker: &str, gh: &str) -> (bool, String) {
+    use std::os::unix::fs::PermissionsExt;
+    let folder = tempfile::tempdir().unwrap();
+    for (name, says) in [("docker", docker), ("gh", gh)] {
+        let (code, says) = says.strip_prefix('!').map_or((0, says), |says| (1, says));
+        let path = folder.path().join(name);
+        std::fs::write(&path, format!("#!/bin/sh\necho '{says}' >&2\nexit {code}\n")).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    let image = "registry.example/owner/name";
+    let output = Command::new(Path::new(ROOT).join("deploy/release"))
+        .args(["unpublished", "1.2.3", "owner/name", image, "registry.example/owner/name/chart"])
+        .env("PATH", path)
+        .output()
+        .expect("it can be run");
+    (output.status.success(), String::from_utf8(output.stderr).unwrap())
+}
+
+/// Both would be signed alike.
+#[test]
+fn a_version_is_released_once() {
+    let no_image = "!ERROR: registry.example/owner/name:1.2.3: not found";
+    let no_release = "!release not found";
+    assert_eq!(unpublished(no_image, no_release), (true, String::new()));
+    for (docker, gh, expected) in [
+        ("Name: it", no_release, "registry.example/owner/name:1.2.3 is published already"),
+        (no_image, "title: it", "v1.2.3 is released already"),
+        ("!ERROR: connection refused", no_release, "is not known: ERROR: connection refused"),
+        (no_image, "!HTTP 502", "whether v1.2.3 is released is not known: HTTP 502"),
+    ] {
+        let (succeeds, error) = unpublished(docker, gh);
+        assert!(!succeeds && error.contains(expected), "{error}");
+    }
+    // Each job that gives something a name others use asks first.
+    let workflow = read(".github/workflows/release.yaml");
+    for (name, job) in yaml(&workflow)["jobs"].as_object().unwrap() {
+        let runs = |text: &str| {
+            let steps = job["steps"].as_array().into_iter().flatten();
+            let mut runs = steps.filter_map(|step| step["run"].as_str());
+            runs.any(|run| run.contains(text))
+        };
+        if ["imagetools create", "helm push"].into_iter().any(runs) {
+            assert!(runs("deploy/release unpublished"), "{name}");
+        }
+    }
+    assert!(workflow.contains("git merge-base --is-ancestor HEAD origin/main"));
+}
+
 #[test]
 fn the_notes_of_a_release_are_its_section_of_the_changelog() {
     let first = read("CHANGELOG.md");

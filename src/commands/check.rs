@@ -160,6 +160,7 @@ async fn check_objects(flags: &CheckFlags, queries: &PodQueries, report: &mut Re
         default: required.or(of_context).unwrap_or_default(),
         queries,
         scrape_interval: flags.scrape_interval,
+        now: WallClock::default().timestamp().as_millisecond(),
     };
     let mut objects = check_files::Found::default();
     for path in &flags.objects {

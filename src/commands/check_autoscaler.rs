@@ -3,30 +3,35 @@
 use super::check_context::{Context, Texts};
 use super::check_rule::short_range;
 use crate::crd::{AutoscalerSpec, CustomMetric, Executor};
-use crate::promql::guard::within_namespace;
+use crate::hpa::{parse_group, schedule};
+use crate::promql::guard::{names_another, within_namespace};
+use crate::promql::query::Per;
+use crate::promql::result_label::{ResultLabel, result_label};
+use crate::watch::Workload;
+use jiff::{SignedDuration, Timestamp};
 
 /// Checks the spec of an Autoscaler in this namespace.
 pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, found: &mut Texts) {
-    for (index, metric) in spec.custom_metrics.iter().enumerate() {
-        let path = format!("spec.customMetrics[{index}]");
-        check_metric(&path, metric, namespace, context, found);
-    }
-    let warnings = &mut found.warnings;
     let least = spec.schedules.iter().filter_map(|one| one.min_replicas).min();
     let least = least.map_or(spec.min_replicas, |least| least.min(spec.min_replicas));
     let most = spec.schedules.iter().filter_map(|one| one.max_replicas).max();
     let most = most.map_or(spec.max_replicas, |most| most.max(spec.max_replicas));
-    for (index, schedule) in spec.schedules.iter().enumerate() {
-        let (lowest, highest) = (
-            schedule.min_replicas.unwrap_or(spec.min_replicas),
-            schedule.max_replicas.unwrap_or(spec.max_replicas),
-        );
-        if let Some(max) = schedule.max_replicas.filter(|max| *max < lowest) {
-            warnings.push(format!("spec.schedules[{index}]: maxReplicas {max} is below minReplicas {lowest} of the spec, which it lowers unless another schedule does"));
+    for (index, metric) in spec.custom_metrics.iter().enumerate() {
+        let path = format!("spec.customMetrics[{index}]");
+        if metric.activation.is_some() && least > 0 {
+            found
+                .warnings
+                .push(format!("{path}.activation: without minReplicas 0 it has no effect"));
         }
-        if let Some(min) = schedule.min_replicas.filter(|min| *min > highest) {
-            warnings.push(format!("spec.schedules[{index}]: minReplicas {min} is above maxReplicas {highest} of the spec, which holds unless another schedule raises it"));
-        }
+        check_metric(&path, metric, namespace, context, found);
+    }
+    let warnings = &mut found.warnings;
+    check_mode(spec, context, warnings);
+    check_schedules(spec, context, warnings);
+    let types = spec.metrics.iter().flatten().map(|metric| &*metric.type_);
+    let mut of_pods = types.filter(|kind| matches!(*kind, "Resource" | "ContainerResource"));
+    if least == 0 && (of_pods.next().is_some() || !spec.resource_metrics.is_empty()) {
+        warnings.push("spec.minReplicas: 0 is not reached: CPU and memory keep a replica for as long as there is one".to_owned());
     }
     let behavior = spec.behavior.clone().unwrap_or_default();
     for (direction, rules, bound) in [
@@ -41,6 +46,60 @@ pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, foun
             ));
         }
     }
+    check_fallbacks(spec, (least, most), warnings);
+    if spec.executor == Executor::NativeHPA && spec.has_value_at_zero() {
+        warnings.push("spec.executor: kube-controller-manager reads External metrics from external.metrics.k8s.io, which one adapter of the cluster serves: apiServices.external of the chart registers Plimsoll".to_owned());
+    }
+}
+
+/// What looks like a pause or a hold and is none.
+fn check_mode(spec: &AutoscalerSpec, context: &Context<'_>, warnings: &mut Vec<String>) {
+    if let Some(until) = spec.pause_that_is_over(spec.mode_at(context.now)) {
+        warnings.push(format!(
+            "spec.pause.until: {until} is over: with mode Paused, too, the scale is written"
+        ));
+    }
+    let target = &spec.scale_target_ref;
+    let group = parse_group(target.api_version.as_deref().unwrap_or_default());
+    let is_seen = group.is_ok_and(|group| Workload::of(group, &target.kind).is_some());
+    if spec.rollouts.is_some() && !is_seen {
+        warnings.push(format!("spec.rollouts: those of a {} are not seen, only those of a Deployment or StatefulSet: it has no effect", target.kind));
+    }
+}
+
+fn check_schedules(spec: &AutoscalerSpec, context: &Context<'_>, warnings: &mut Vec<String>) {
+    let read = schedule::parse(&spec.schedules).unwrap_or_default();
+    for (index, schedule) in spec.schedules.iter().enumerate() {
+        let path = format!("spec.schedules[{index}]");
+        let (lowest, highest) = (
+            schedule.min_replicas.unwrap_or(spec.min_replicas),
+            schedule.max_replicas.unwrap_or(spec.max_replicas),
+        );
+        if let Some(max) = schedule.max_replicas.filter(|max| *max < lowest) {
+            warnings.push(format!("{path}: maxReplicas {max} is below minReplicas {lowest} of the spec, which it lowers unless another schedule does"));
+        }
+        if let Some(min) = schedule.min_replicas.filter(|min| *min > highest) {
+            warnings.push(format!("{path}: minReplicas {min} is above maxReplicas {highest} of the spec, which holds unless another schedule raises it"));
+        }
+        let window = read.window(index, context.now);
+        if let (None, Some(until)) = (window, &schedule.until) {
+            warnings.push(format!(
+                "{path}.until: {until} is over: the schedule has no effect any more"
+            ));
+        }
+        let ramp = SignedDuration::from_millis(read.ramp_ms(index));
+        if let Some(window) = window
+            && let Some(end) = window.end_ms
+            && let Ok(begin) = Timestamp::from_millisecond(window.begin_ms)
+            && end - window.begin_ms < read.ramp_ms(index)
+        {
+            warnings.push(format!("{path}.ramp: {ramp:#} is longer than the window that begins at {begin}: its bounds are not reached"));
+        }
+    }
+}
+
+/// Fallbacks outside the bounds.
+fn check_fallbacks(spec: &AutoscalerSpec, (least, most): (i32, i32), warnings: &mut Vec<String>) {
     if let Some(fallback) = &spec.fallback
         && !(least..=most).contains(&fallback.replicas)
     {
@@ -60,9 +119,6 @@ pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, foun
             }
         }
     }
-    if spec.executor == Executor::NativeHPA && spec.has_value_at_zero() {
-        warnings.push("spec.executor: kube-controller-manager reads External metrics from external.metrics.k8s.io, which one adapter of the cluster serves: apiServices.external of the chart registers Plimsoll".to_owned());
-    }
 }
 
 fn check_metric(
@@ -80,7 +136,18 @@ fn check_metric(
         return;
     }
     let field = format!("{path}.query");
-    found.warnings.extend(short_range(&field, query, context.scrape_interval));
+    let warnings = &mut found.warnings;
+    warnings.extend(short_range(&field, query, context.scrape_interval));
+    let label = &queries.pod_label;
+    match (metric.per, result_label(query, label)) {
+        (Per::Pod, Ok(ResultLabel::Never)) => warnings.push(format!("{field}: its result has no label {label}, by which pods have their values: aggregate by ({label}), or set per: Workload")),
+        (Per::Workload, Ok(ResultLabel::AsSelected)) => warnings.push(format!("{field}: it gives a series for each pod, or whatever else there is a series of, and per: Workload fails where there are two: take their sum(...), or set per: Pod")),
+        _ => {}
+    }
+    let another = names_another(query, &queries.namespace_label, namespace, &queries.shared);
+    if let Some(another) = another.ok().flatten().filter(|_| !namespace.is_empty()) {
+        warnings.push(format!("{field}: it selects {}={another:?}, and only series of {namespace} are read: they are none, unless podMetrics.sharedNamespaces of the server's configuration has it", queries.namespace_label));
+    }
 }
 
 #[cfg(test)]
@@ -147,11 +214,66 @@ mod tests {
                 "maxReplicas: 4, executor: NativeHPA, customMetrics: [{metricName: m, per: Workload, value: 1}]",
                 "spec.executor: kube-controller-manager reads",
             ),
+            (
+                "maxReplicas: 4, mode: Paused, pause: {until: '2026-11-24T12:00:00Z'}",
+                "spec.pause.until: 2026-11-24T12:00:00Z is over",
+            ),
+            (
+                "minReplicas: 0, maxReplicas: 4, resourceMetrics: [{resourceName: cpu, averageUtilization: 60}], customMetrics: [{metricName: m, per: Workload, value: 1}]",
+                "spec.minReplicas: 0 is not reached: CPU",
+            ),
+            (
+                "minReplicas: 0, maxReplicas: 4, metrics: [{type: Resource, resource: {name: cpu, target: {type: Utilization, averageUtilization: 60}}}], customMetrics: [{metricName: m, per: Workload, value: 1}]",
+                "spec.minReplicas: 0 is not reached: CPU",
+            ),
+            (
+                "maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, activation: 5}]",
+                "spec.customMetrics[0].activation: without minReplicas 0",
+            ),
+            (
+                "maxReplicas: 4, customMetrics: [{metricName: m, averageValue: 1, query: 'sum(rate(x[5m]))'}]",
+                "spec.customMetrics[0].query: its result has no label pod",
+            ),
+            (
+                "maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, query: 'jobs{queue=\"mail\"}'}]",
+                "spec.customMetrics[0].query: it gives a series for each pod",
+            ),
+            (
+                "maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, query: 'sum(x{namespace=\"other\"})'}]",
+                "spec.customMetrics[0].query: it selects namespace=\"other\", and only series of shop",
+            ),
+            (
+                "maxReplicas: 9, schedules: [{name: a, from: '2026-11-20T08:00:00Z', until: '2026-11-25T00:00:00Z', minReplicas: 5}]",
+                "spec.schedules[0].until: 2026-11-25T00:00:00Z is over",
+            ),
+            (
+                "maxReplicas: 9, schedules: [{name: a, start: '0 8 * * *', end: '0 18 * * *', minReplicas: 5, ramp: 12h}]",
+                "spec.schedules[0].ramp: 12h is longer than the window that begins at 2026-11-25T08:00:00Z",
+            ),
         ] {
             let (errors, warnings) = checked(spec);
             assert!(errors.is_empty(), "{errors:?}");
             assert!(warnings.len() == 1 && warnings[0].contains(expected), "{warnings:?}");
         }
-        assert_eq!(checked("maxReplicas: 4"), (Vec::new(), Vec::new()));
+        for spec in [
+            "maxReplicas: 4",
+            "maxReplicas: 4, rollouts: Cap, mode: Paused, pause: {until: '2026-11-25T00:00:01Z'}",
+            "minReplicas: 0, maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, activation: 5, \
+             query: 'sum(rate(x{namespace=\"shop\"}[5m]))'}]",
+            "maxReplicas: 4, customMetrics: [{metricName: m, averageValue: 1, query: 'sum by (pod) (rate(x[5m]))'}]",
+            "maxReplicas: 9, schedules: [{name: a, start: '0 8 * * *', end: '0 18 * * *', minReplicas: 5, ramp: 10h}]",
+        ] {
+            assert_eq!(checked(spec), (Vec::new(), Vec::new()), "{spec}");
+        }
+    }
+
+    #[test]
+    fn rollouts_of_a_kind_that_is_not_watched_are_a_warning() {
+        let found = check_files::tests::checked(
+            "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {name: web, namespace: shop}\n\
+             spec: {scaleTargetRef: {apiVersion: argoproj.io/v1alpha1, kind: Rollout, name: web}, maxReplicas: 4, rollouts: Hold}\n",
+        );
+        let [warning] = &found.texts.warnings[..] else { panic!("{:?}", found.texts) };
+        assert!(warning.contains("spec.rollouts: those of a Rollout are not seen"), "{warning}");
     }
 }

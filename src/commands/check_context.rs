@@ -2,6 +2,7 @@
 
 use crate::crd::AutoscalerSpec;
 use crate::promql::query::PodQueries;
+use crate::time::UnixMillis;
 use std::time::Duration;
 
 /// What objects are checked by.
@@ -14,6 +15,8 @@ pub struct Context<'a> {
     pub queries: &'a PodQueries,
     /// How often Prometheus scrapes.
     pub scrape_interval: Duration,
+    /// The time.
+    pub now: UnixMillis,
 }
 
 /// A valid Autoscaler of a file.

@@ -128,6 +128,8 @@ pub mod tests {
             default: "",
             queries: &config.pod_queries,
             scrape_interval: Duration::from_secs(30),
+            // 2026-11-25T00:00:00Z
+            now: 1_795_564_800_000,
         };
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), documents).expect("it is written");

@@ -62,7 +62,15 @@ fn walk(schema: &Value, value: &Value, path: &str, faults: &mut Faults) {
         _ => true,
     };
     if !has_type {
-        return wrong(format!("{}: expected {expected}", shown(value)));
+        return wrong(match (expected, value) {
+            ("integer or string", Value::Number(number)) => {
+                format!("{number}: expected integer or string: write \"{number}\" in quotes")
+            }
+            ("string", Value::Number(number)) if path.ends_with(".ramp") => {
+                format!("{number}: expected a duration such as {number}m")
+            }
+            _ => format!("{}: expected {expected}", shown(value)),
+        });
     }
     if let Some(values) = schema["enum"].as_array().filter(|values| !values.contains(value)) {
         let values: Vec<String> = values.iter().map(Value::to_string).collect();
@@ -74,7 +82,15 @@ fn walk(schema: &Value, value: &Value, path: &str, faults: &mut Faults) {
             bounds(schema, ["minLength", "maxLength"], length, " characters").map(&mut wrong);
             let pattern = schema["pattern"].as_str().and_then(|text| Regex::new(text).ok());
             if let Some(pattern) = pattern.filter(|pattern| !pattern.is_match(text)) {
-                wrong(format!("{}: expected a text that matches {pattern}", shown(value)));
+                let is_positive = schema["minimum"].as_f64().is_some_and(|least| least > 0.0);
+                let of = if is_positive { " of more than 0" } else { "" };
+                wrong(match expected {
+                    "integer or string" => format!(
+                        "{}: expected a quantity{of}, such as 10, \"0.5\" or 100m",
+                        shown(value)
+                    ),
+                    _ => format!("{}: expected a text that matches {pattern}", shown(value)),
+                });
             }
         }
         Value::Number(number) => {
@@ -221,11 +237,20 @@ mod tests {
             ),
             (
                 json!({"resourceMetrics": [{"resourceName": "cpu", "averageValue": 0.5}]}),
-                "spec.resourceMetrics[0].averageValue: 0.5: expected integer or string",
+                "spec.resourceMetrics[0].averageValue: 0.5: expected integer or string: write \"0.5\" in quotes",
+            ),
+            (
+                json!({"schedules": [{"name": "a", "start": "0 8 * * *", "end": "0 9 * * *",
+                    "minReplicas": 2, "ramp": 15}]}),
+                "spec.schedules[0].ramp: 15: expected a duration such as 15m",
+            ),
+            (
+                json!({"customMetrics": [{"metricName": "m", "averageValue": "five"}]}),
+                "spec.customMetrics[0].averageValue: \"five\": expected a quantity, such as",
             ),
             (
                 json!({"behavior": {"scaleUp": {"tolerance": "a lot"}}}),
-                "spec.behavior.scaleUp.tolerance: \"a lot\": expected a text that matches",
+                "spec.behavior.scaleUp.tolerance: \"a lot\": expected a quantity, such as 10",
             ),
             (json!({"schedules": [window, window]}), "spec.schedules[1]: item 0 has the same"),
         ] {

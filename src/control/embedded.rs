@@ -10,7 +10,7 @@ use super::rescales::Change;
 use super::schedules;
 use super::state::AutoscalerState;
 use super::status;
-use super::targets::WriteError;
+use super::targets::{WriteError, is_watched};
 use super::update_status::update_status;
 use super::zero;
 use crate::hpa::{self, ConditionKind, Context, Decision, Outcome, Spec, Status};
@@ -96,7 +96,7 @@ pub async fn apply(
     });
     let mut raised = None;
     let moment = status.schedule.as_ref();
-    decision.events.extend(schedules::events(context.spec, &mut state.active, moment, at.wall));
+    decision.events.extend(schedules::events(context.spec, &mut state.active, moment, at));
     let change = moment.and_then(|moment| schedules::next_evaluation(moment, at, period));
     state.release = [state.release, change, release].into_iter().flatten().min();
     let metrics_failed = state.count_failure(&decision, target.is_ok(), (at.process, period));
@@ -120,6 +120,9 @@ pub async fn apply(
     }
     if apply.autoscaler.kind == AutoscalerKind::Autoscaler {
         decision.events.extend(state.warnings.take_event());
+        let target = &context.spec.target;
+        let is_unseen = apply.execution.rollouts.is_some() && !is_watched(target);
+        state.warnings.note_unseen(is_unseen.then_some(&*target.kind));
         state.warnings.scales = frozen.is_none() && !apply.execution.is_preview;
         state.warnings.show(&mut status, at);
     }

@@ -93,6 +93,7 @@ fn decide_on<'a>(
     state: &mut AutoscalerState,
 ) -> Evaluation<'a> {
     let (context, at) = (observation.context, observation.at);
+    state.note_evaluation(observation.target.is_ok(), at.process);
     let (mut history, mut status) = (at.to_wall_clock(state.history.clone()), state.status.clone());
     status.shift_failing(at.wall - at.process);
     let mut account = std::mem::take(&mut state.account);

@@ -27,7 +27,7 @@ pub fn apply(
             Outcome::Hold | Outcome::Failed => target.replicas.spec_replicas,
         };
     }
-    schedules::events(context.spec, &mut state.active, status.schedule.as_ref(), at.wall);
+    schedules::events(context.spec, &mut state.active, status.schedule.as_ref(), at);
     let rendered = status::render(&status, context.spec, None);
     ctx.live.set(autoscaler, Arc::new(rendered));
     SyncResult::Followed

@@ -34,6 +34,7 @@ mod native_hpa;
 mod noted;
 mod observe;
 mod owners;
+mod pause;
 mod reconcile;
 mod requests;
 mod rescales;

@@ -88,7 +88,7 @@ pub async fn apply(
     }
     status.schedule = moment;
     let events =
-        schedules::events(&parsed.scaling.spec, &mut state.active, status.schedule.as_ref(), now);
+        schedules::events(&parsed.scaling.spec, &mut state.active, status.schedule.as_ref(), at);
     ctx.events.publish(token, autoscaler, &record.uid, &events);
     let mut rendered = status::render(status, &parsed.scaling.spec, record.generation);
     if let Some(hpa) = reported {

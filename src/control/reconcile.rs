@@ -13,12 +13,11 @@ use super::state::AutoscalerState;
 use super::status::{PAUSED, paused_text};
 use super::update_status::update_status;
 use super::warnings::Warnings;
-use super::{follower, native_hpa, schedules, shadow, status, zero};
-use crate::crd::{AutoscalerSpec, AutoscalerStatus, Executor, Mode, ReadError};
+use super::{follower, native_hpa, pause, schedules, shadow, status, zero};
+use crate::crd::{AutoscalerStatus, Executor, Mode, ReadError};
 use crate::hpa::{self, ConditionKind, Spec, Status};
 use crate::leader::FencingToken;
 use crate::ledger::{CarriedOut, Reason};
-use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, HpaRecord, ScalingSpec};
 
 /// How often an autoscaler is evaluated if another writer changes the scale meanwhile.
@@ -102,16 +101,19 @@ async fn sync_autoscaler(
         Err(error) => return invalid(ctx, token, autoscaler, record, error, state).await,
     };
     let at = DecisionTime::now(&ctx.clock);
-    let server_now = at.server;
     // Also for what is shown of one that is not evaluated.
-    state.status.schedule = parsed.scaling.spec.moment(server_now);
-    let mode = parsed.spec.mode_at(server_now);
+    state.status.schedule = parsed.scaling.spec.moment(at.server);
+    let mode = parsed.spec.mode_at(at.server);
+    let event = pause::note_end(&parsed.spec, mode, &mut state.status, at.wall);
+    if let (Some(event), Some(token)) = (event, token) {
+        ctx.events.publish(token, autoscaler, &record.uid, &[event]);
+    }
     if parsed.spec.executor == Executor::NativeHPA {
         rest(ctx, autoscaler, state);
         let moment = state.status.schedule.as_ref();
         let change =
             moment.and_then(|one| schedules::next_evaluation(one, at, ctx.period(autoscaler)));
-        state.release = [change, end_of_pause(&parsed.spec, mode, at)].into_iter().flatten().min();
+        state.release = [change, pause::end(&parsed.spec, mode, at)].into_iter().flatten().min();
         return match token {
             Some(token) => native_hpa::apply(ctx, token, autoscaler, record, parsed, state).await,
             None => SyncResult::Followed,
@@ -143,7 +145,7 @@ async fn sync_autoscaler(
         let text = format_args!("{}: the scale is left alone", paused_text(&parsed.spec));
         state.status.set(ConditionKind::Paused, true, PAUSED, text, ctx.clock.wall_ms());
         for kind in [ConditionKind::Preview, ConditionKind::ConfigurationWarning] {
-            state.status.end(kind, "the Autoscaler is paused", server_now);
+            state.status.end(kind, "the Autoscaler is paused", at.wall);
         }
         if token.is_some() {
             let of = (Some(&parsed.scaling.spec), record.generation);
@@ -152,7 +154,7 @@ async fn sync_autoscaler(
         }
         let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
         rest(ctx, autoscaler, state);
-        state.release = end_of_pause(&parsed.spec, mode, at);
+        state.release = pause::end(&parsed.spec, mode, at);
         update_status(ctx, token, autoscaler, state, rendered);
         return SyncResult::Held;
     }
@@ -172,12 +174,6 @@ async fn sync_autoscaler(
         }
     }
     evaluate_and_apply(ctx, token, autoscaler, &parsed.scaling, execution, state).await
-}
-
-/// When a pause ends, by the clock of this process, if it does.
-fn end_of_pause(spec: &AutoscalerSpec, mode: Mode, at: DecisionTime) -> Option<UnixMillis> {
-    let until = spec.pause.as_ref()?.until.as_ref().filter(|_| mode == Mode::Paused)?;
-    Some(at.process.saturating_add(until.0.as_millisecond().saturating_sub(at.server)))
 }
 
 /// Lets go of what only evaluations need: an autoscaler without them sizes no pods, and repeats no queries.
@@ -324,6 +320,7 @@ async fn evaluate_and_apply(
             Ok(evaluation) => evaluation,
             Err(Cancelled::Stopped) => return SyncResult::Followed,
             Err(Cancelled::TimedOut(timeout)) => {
+                state.note_evaluation(false, ctx.clock.elapsed());
                 let text = format_args!("the scale could not be read within {timeout:?}");
                 state.status.set(
                     ConditionKind::ScalingActive,

@@ -78,12 +78,13 @@ pub fn column(status: &ScheduleStatus) -> String {
 }
 
 /// The events of windows that began or ended since the last decision, whose windows `known` has. The
-/// first decision of a process knows of none, and tells only of those that have just begun.
+/// first decision of a process knows of none, and tells only of those that have just begun, by the clock that windows
+/// go by.
 pub fn events(
     spec: &Spec,
     known: &mut Option<Vec<(String, UnixMillis)>>,
     moment: Option<&Moment>,
-    now: UnixMillis,
+    at: DecisionTime,
 ) -> Vec<Event> {
     let active: &[ActiveWindow] = moment.map_or(&[], |moment| &moment.active);
     let windows: Vec<(String, UnixMillis)> =
@@ -96,7 +97,7 @@ pub fn events(
     }
     let is_new = |(window, began): &(&ActiveWindow, &(String, UnixMillis))| match known.as_ref() {
         Some(known) => !known.contains(began),
-        None => now - window.begin_ms < RECENT_MS,
+        None => at.server - window.begin_ms < RECENT_MS,
     };
     for (window, (name, _)) in active.iter().zip(&windows).filter(is_new) {
         let until = window.end_ms.and_then(|end| Timestamp::from_millisecond(end).ok());
@@ -181,9 +182,10 @@ mod tests {
         let spec = spec();
         let mut known = None;
         let mut told = |time: &str| -> Vec<&'static str> {
-            let now = ms(time);
-            let moment = spec.moment(now);
-            let events = events(&spec, &mut known, moment.as_ref(), now);
+            // The wall clock may be behind, or ahead.
+            let at = DecisionTime { wall: 0, process: 0, server: ms(time) };
+            let moment = spec.moment(at.server);
+            let events = events(&spec, &mut known, moment.as_ref(), at);
             events.iter().map(|event| event.reason).collect()
         };
         // A process that starts within a window does not tell of it again.
@@ -198,6 +200,7 @@ mod tests {
         );
         known = None;
         let now = ms("2026-11-29T08:00:30Z");
-        assert_eq!(events(&spec, &mut known, spec.moment(now).as_ref(), now).len(), 1);
+        let at = DecisionTime { wall: now + 600_000, process: 0, server: now };
+        assert_eq!(events(&spec, &mut known, spec.moment(now).as_ref(), at).len(), 1);
     }
 }

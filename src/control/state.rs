@@ -45,6 +45,8 @@ pub struct AutoscalerState {
     is_unread_in_term: bool,
     /// Whether a workload that was scaled to zero may have replicas by now, whatever the watch shows.
     pub is_zero_in_doubt: bool,
+    /// When the last evaluation was, by the clock of this process.
+    evaluated: Option<UnixMillis>,
     /// The target of the last evaluation.
     target: Option<TargetRef>,
     /// The effective minimum and maximum of replicas, once known, if no schedule moves them.
@@ -233,6 +235,14 @@ impl AutoscalerState {
             false => {}
         }
         decision.metrics_failed
+    }
+
+    /// Notes an evaluation at this time. A metric does not fail in the time before one that could not read the scale,
+    /// as such an evaluation counts for no fallback.
+    pub fn note_evaluation(&mut self, scale_is_known: bool, now: UnixMillis) {
+        if let Some(before) = self.evaluated.replace(now).filter(|_| !scale_is_known) {
+            self.status.shift_failing((now - before).max(0));
+        }
     }
 
     /// Notes that an evaluation had its metrics. Returns whether removals are withheld.

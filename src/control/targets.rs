@@ -50,6 +50,12 @@ pub fn watched_scale<'a>(
     index.scale(workload, &key)
 }
 
+/// Whether the kind of a target is watched.
+pub fn is_watched(target: &TargetRef) -> bool {
+    hpa::parse_group(&target.api_version)
+        .is_ok_and(|group| Workload::of(group, &target.kind).is_some())
+}
+
 /// Why a scale was not written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WriteError {

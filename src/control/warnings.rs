@@ -17,6 +17,7 @@ const LOOKUP_INTERVAL_MS: i64 = 300_000;
 const REPLICAS_WRITTEN: &str = "ReplicasWrittenByOthers";
 const OTHER_PODS: &str = "SelectsOtherPods";
 const QUERY_EMPTY: &str = "QueryWasEmpty";
+const ROLLOUTS_NOT_SEEN: &str = "RolloutsNotSeen";
 
 /// The warnings of an Autoscaler.
 #[derive(Default)]
@@ -37,6 +38,8 @@ pub struct Warnings {
     /// When the query of each metric last gave a series.
     with_series: Vec<Option<UnixMillis>>,
     gaps: Vec<Gap>,
+    /// The kind of a target whose rollouts are not seen, though the spec says what they prevent.
+    unseen: Option<String>,
 }
 
 /// A change of the replicas by another writer.
@@ -173,6 +176,13 @@ impl Warnings {
         }
     }
 
+    /// Notes the kind of a target whose rollouts are not seen, though the spec says what they prevent; none of another.
+    pub fn note_unseen(&mut self, kind: Option<&str>) {
+        if self.unseen.as_deref() != kind {
+            self.unseen = kind.map(str::to_owned);
+        }
+    }
+
     /// Sets the condition, and ends it an hour after its cause was last seen.
     pub fn show(&mut self, status: &mut Status, at: DecisionTime) {
         let is_over = |last: UnixMillis| at.process - last > KEPT_MS;
@@ -181,16 +191,17 @@ impl Warnings {
         self.gaps.retain(|gap| !is_over(gap.last));
         let since = *self.since.get_or_insert(at.process);
         let kind = ConditionKind::ConfigurationWarning;
-        let reason = match (&self.write, &self.others, self.gaps.is_empty()) {
-            (Some(_), ..) => REPLICAS_WRITTEN,
-            (None, Some(_), _) => OTHER_PODS,
-            (None, None, false) => QUERY_EMPTY,
-            (None, None, true) => {
-                if std::mem::take(&mut self.is_shown) || is_over(since) {
-                    status.end(kind, "nothing is found any more", at.wall);
-                }
-                return;
+        let found = [
+            (self.write.is_some(), REPLICAS_WRITTEN),
+            (self.others.is_some(), OTHER_PODS),
+            (!self.gaps.is_empty(), QUERY_EMPTY),
+            (self.unseen.is_some(), ROLLOUTS_NOT_SEEN),
+        ];
+        let Some((_, reason)) = found.into_iter().find(|(is_found, _)| *is_found) else {
+            if std::mem::take(&mut self.is_shown) || is_over(since) {
+                status.end(kind, "nothing is found any more", at.wall);
             }
+            return;
         };
         self.is_shown = true;
         status.set(kind, true, reason, format_args!("{self}"), at.wall);
@@ -227,6 +238,12 @@ impl fmt::Display for Warnings {
                 "{separator}the query of {metric} had series and then none, first at {began}: look at it in Prometheus over that time (pods that are not scraped, a range of fewer than two scrapes, a filter that drops zeros), or set onEmpty"
             )?;
             separator = "; ";
+        }
+        if let Some(kind) = &self.unseen {
+            write!(
+                f,
+                "{separator}rollouts has no effect: those of a {kind} are not seen, only those of a Deployment or StatefulSet"
+            )?;
         }
         Ok(())
     }

@@ -8,6 +8,7 @@ use crate::hpa::schedule::{self, ScheduleSpec};
 use crate::hpa::{self, InvalidField, MetricOptions, validate};
 use crate::promql::query::Per;
 use crate::time::UnixMillis;
+use jiff::Timestamp;
 use k8s_openapi::api::autoscaling::v2::{
     CrossVersionObjectReference, HorizontalPodAutoscalerBehavior, HorizontalPodAutoscalerSpec,
     MetricSpec,
@@ -178,7 +179,8 @@ pub enum SelectionStrategy {
 /// rollouts says what a rollout of a Deployment or StatefulSet prevents, and a minute more,
 /// as pods that come and go distort the metrics: `Cap`, that replicas are added; `Hold`, that they are
 /// added or removed. If not set, nothing. A rollout lasts until its pods are ready, and counts for ten minutes at
-/// most; minReplicas, maxReplicas, spec.fallback and the way from zero are not prevented.
+/// most after the last pod was replaced. Pods that a paused Deployment, a partition or OnDelete keep are none.
+/// minReplicas, maxReplicas, spec.fallback and the way from zero are not prevented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Rollouts {
     /// That replicas are added.
@@ -330,6 +332,12 @@ impl AutoscalerSpec {
             }
             mode => mode,
         }
+    }
+
+    /// When the pause ended, if `mode` still is `Paused` and this, the mode at some time, is not.
+    pub fn pause_that_is_over(&self, mode: Mode) -> Option<Timestamp> {
+        let until = self.pause.as_ref()?.until.as_ref()?;
+        (self.mode == Mode::Paused && mode != Mode::Paused).then_some(until.0)
     }
 
     /// Checks `resourceMetrics` and `customMetrics`. The text of the error begins with the field.

@@ -98,7 +98,8 @@ pub struct CustomMetric {
 #[serde(rename_all = "camelCase")]
 pub struct MetricFallback {
     /// failureDurationSeconds is for how long the metric must have failed, 1 to 86400, 180 if
-    /// not set. A new leader counts anew.
+    /// not set. It counts anew with a new leader, and after a time in which it is not measured, as at zero
+    /// replicas.
     #[serde(default = "default_failure_duration")]
     #[schemars(range(min = 1, max = 86400))]
     pub failure_duration_seconds: i32,

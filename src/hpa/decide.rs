@@ -111,7 +111,12 @@ pub fn decide(
     }
     status.metrics.clone_from(&spec.metrics);
 
-    let (desired, reason) = match ScaleState::of(input.context, scale, status) {
+    let scale_state = ScaleState::of(input.context, scale, status);
+    if scale_state != ScaleState::Measured {
+        // A metric fails only while it is measured.
+        status.failing.clear();
+    }
+    let (desired, reason) = match scale_state {
         ScaleState::Disabled => {
             set(
                 input.context,
@@ -303,6 +308,9 @@ fn propose(
         Err(error) => {
             // It is not known what the metrics say of the workload, as where they can't be read.
             decision.metrics_failed = matches!(input.selected, Selected::Unowned(_));
+            if !decision.metrics_failed {
+                status.failing.clear();
+            }
             return Proposed::Nothing(error);
         }
     };

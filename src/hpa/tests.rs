@@ -207,6 +207,40 @@ fn a_metric_falls_back_once_it_has_failed_for_long() {
     }
 }
 
+/// Otherwise its fallback would count as soon as it is measured again.
+#[test]
+fn a_metric_does_not_fail_while_it_is_not_measured() {
+    let fallback = Some(MetricFallback { after_ms: 60_000, replicas: 5 });
+    let spec = spec(2, &[MetricOptions { fallback, ..Default::default() }]);
+    let config = ControllerConfig::default();
+    let ambiguous = Selected::Ambiguous { selector: "app=web", autoscalers: &[] };
+    for (replicas, selected) in [
+        (0, Selected::Pods(&[])),
+        (1, Selected::Pods(&[])),
+        (51, Selected::Pods(&[])),
+        (3, ambiguous),
+        (3, Selected::Invalid("no selector")),
+    ] {
+        let (mut history, mut status) = (ScalingHistory::default(), Status::default());
+        let mut outcome = |now, replicas, selected| {
+            let input = Input {
+                context: Context::new(&spec, &config, now),
+                namespace: "shop",
+                scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
+                selected,
+                samples: &[FAILED],
+            };
+            decide(&input, &mut history, &mut status, &mut ()).outcome
+        };
+        outcome(0, 3, Selected::Pods(&[]));
+        outcome(15_000, replicas, selected);
+        for now in [60_000, 119_999] {
+            assert_eq!(outcome(now, 3, Selected::Pods(&[])), Outcome::Failed, "{replicas} {now}");
+        }
+        assert!(matches!(outcome(120_000, 3, Selected::Pods(&[])), Outcome::Rescale { to: 5, .. }));
+    }
+}
+
 /// A pod is left out of a scale-up while it warms up: here the one of two that started 100 s ago.
 #[test]
 fn a_workload_that_warms_up_faster_counts_its_new_pods_sooner() {

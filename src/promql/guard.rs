@@ -173,6 +173,30 @@ pub fn names_namespace(query: &str, label: &str, namespace: &str) -> Result<bool
     Ok(NamespaceGuard { label, namespace, shared: &[] }.count_guarded(&mut expr).is_some())
 }
 
+/// Another namespace that a selector of a user's query names, which is not shared: within its own it finds nothing.
+///
+/// # Errors
+/// If it is no PromQL.
+pub fn names_another(
+    query: &str,
+    label: &str,
+    namespace: &str,
+    shared: &[String],
+) -> Result<Option<String>, GuardError> {
+    let mut expr = tree::parse(query, &bounds::USER_QUERY)?;
+    let mut another = None;
+    tree::selectors(&mut expr, &mut |selector| {
+        for branch in tree::or_alternatives(selector) {
+            let named = branch.iter().find(|one| one.name == label && one.op == MatchOp::Equal);
+            let value = named.map(|one| &one.value).filter(|value| *value != namespace);
+            if let Some(value) = value.filter(|value| !shared.contains(value)) {
+                another.get_or_insert_with(|| value.clone());
+            }
+        }
+    });
+    Ok(another)
+}
+
 /// The namespace that a query may read, and the shared ones.
 struct NamespaceGuard<'a> {
     label: &'a str,

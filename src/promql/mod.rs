@@ -16,6 +16,7 @@ pub mod query;
 pub mod quote;
 pub mod ranges;
 mod regexes;
+pub mod result_label;
 mod scan;
 pub mod shape;
 pub mod template;

@@ -175,8 +175,9 @@ impl Index {
     /// Adds or replaces the scale of a workload, and notes its rollout.
     pub fn put_scale(&mut self, workload: Workload, key: ObjectKey, mut scale: ScaleRecord) {
         let scales = self.scales.entry(workload).or_default();
-        scale.rollout = scales.get(&key).map(|known| known.rollout).unwrap_or_default();
-        scale.rollout.note(scale.seen, Instant::now());
+        let known = scales.get(&key);
+        scale.rollout = known.map(|known| known.rollout).unwrap_or_default();
+        scale.rollout.note(known.map(|known| known.seen), scale.seen, Instant::now());
         scales.insert(key, scale);
     }
 

@@ -13,6 +13,7 @@ mod reflector;
 mod resources;
 mod rollout;
 mod synced;
+mod workload;
 
 pub use autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
 pub use backoff::{FailureLog, Progress, ResettableBackoff};

@@ -2,27 +2,24 @@
 
 use super::lean::Lean;
 use super::pods::{Owner, PodRecord};
-use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScaleRecord, ScalingSpec};
-use super::rollout::{Rollout, Seen};
+use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScalingSpec};
 use crate::crd::{AutoscalerSpec, CustomMetric, ReadError, ResourceMetric, WarmUp};
 use crate::hpa::schedule;
 use crate::hpa::{
-    MetricOptions, MetricSource, Phase, PodContainer, Ready, Requests, ResourceList, Scale, Spec,
-    Status,
+    MetricOptions, MetricSource, Phase, PodContainer, Ready, Requests, ResourceList, Spec, Status,
 };
 use crate::k8s::LabelSet;
-use crate::k8s::{Quantity, Selector};
+use crate::k8s::Quantity;
 use crate::promql::name::GeneratedName;
 use crate::promql::query::{Per, PrometheusMetric};
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStatus,
 };
 use k8s_openapi::api::core::v1::PodCondition;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta, Time};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::Arc;
 
 /// A pod with only the fields that are used.
@@ -100,70 +97,6 @@ pub fn pod(pod: LeanPod) -> PodRecord {
         )),
         owner: Owner::controller(pod.metadata.owner_references.as_deref()).map(Arc::new),
     }
-}
-
-/// A workload with only the fields that are used.
-pub type LeanWorkload = Lean<LeanWorkloadSpec, LeanWorkloadStatus>;
-
-/// A workload's spec with only the fields that are used.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
-pub struct LeanWorkloadSpec {
-    replicas: Option<i32>,
-    selector: LabelSelector,
-}
-
-/// A workload's status with only the fields that are used.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct LeanWorkloadStatus {
-    replicas: i32,
-    updated_replicas: i32,
-    ready_replicas: i32,
-    /// Of a StatefulSet.
-    current_revision: Option<String>,
-    /// Of a StatefulSet.
-    update_revision: Option<String>,
-}
-
-impl LeanWorkloadStatus {
-    /// Whether there are pods of another template than the present one.
-    fn is_rolling_out(&self) -> bool {
-        match (&self.current_revision, &self.update_revision) {
-            (Some(current), Some(update)) => current != update,
-            _ => self.updated_replicas < self.replicas,
-        }
-    }
-}
-
-/// The scale of a workload, as its `/scale` would show it; none if its selector can't be
-/// parsed, so that `/scale` is read instead.
-pub fn scale(workload: LeanWorkload) -> Option<ScaleRecord> {
-    let revision = workload
-        .metadata
-        .annotations
-        .as_ref()
-        .and_then(|annotations| annotations.get("deployment.kubernetes.io/revision"))
-        .or(workload.status.update_revision.as_ref());
-    let mut hasher = DefaultHasher::new();
-    revision.hash(&mut hasher);
-    let selector: Selector = Selector::from_object(&workload.spec.selector).ok()?;
-    // Parsed from text, to have the order in which the API machinery writes it.
-    let selector: Selector = selector.to_string().parse().ok()?;
-    Some(ScaleRecord {
-        replicas: Scale {
-            // Source: `SetDefaults_Deployment` and `SetDefaults_StatefulSet`.
-            spec_replicas: workload.spec.replicas.unwrap_or(1),
-            status_replicas: workload.status.replicas,
-        },
-        selector: selector.to_string(),
-        seen: Seen {
-            is_rolling_out: workload.status.is_rolling_out(),
-            are_pods_ready: workload.status.ready_replicas >= workload.status.replicas,
-            revision: hasher.finish(),
-        },
-        rollout: Rollout::default(),
-    })
 }
 
 /// An Autoscaler as it was written, whose spec may not be valid.
@@ -374,22 +307,6 @@ mod tests {
         let prometheus_metrics = &parsed.scaling.prometheus_metrics;
         assert!(prometheus_metrics[0].is_none());
         assert_eq!(prometheus_metrics[1].as_ref().unwrap().query.as_deref(), Some("q"));
-    }
-
-    #[test]
-    fn a_rollout_is_seen_by_the_revision_of_a_deployment_and_by_its_old_pods() {
-        let record = |revision: &str, updated: i32| {
-            let object = json!({
-                "metadata": {"name": "web", "annotations": {
-                    "deployment.kubernetes.io/revision": revision, "other": "x"}},
-                "spec": {"selector": {"matchLabels": {"app": "web"}}},
-                "status": {"replicas": 3, "updatedReplicas": updated, "readyReplicas": 5 - updated}});
-            scale(serde_json::from_value(object).expect("a workload")).expect("a scale").seen
-        };
-        assert!(record("1", 2).is_rolling_out && !record("1", 3).is_rolling_out);
-        assert!(record("1", 2).are_pods_ready && !record("1", 3).are_pods_ready);
-        assert_eq!(record("1", 2).revision, record("1", 3).revision);
-        assert_ne!(record("1", 3).revision, record("2", 3).revision);
     }
 
     #[test]

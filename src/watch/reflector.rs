@@ -5,9 +5,10 @@ use super::backoff::{FailureLog, Progress, ResettableBackoff};
 use super::cluster::Cluster;
 use super::index::Index;
 use super::metric_rules::{self, LeanMetricRule};
-use super::read::{self, LeanAutoscaler, LeanHpa, LeanPod, LeanWorkload};
+use super::read::{self, LeanAutoscaler, LeanHpa, LeanPod};
 use super::records::Workload;
 use super::synced::{WatchStatuses, WatchedKind};
+use super::workload::{self, LeanWorkload};
 use crate::crd::{Autoscaler, MetricRule};
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
@@ -143,7 +144,7 @@ const STATEFUL_SET: EventHandler<LeanWorkload> = EventHandler {
 };
 
 fn put_scale(cluster: &Cluster, workload: Workload, key: ObjectKey, object: LeanWorkload) {
-    let scale = read::scale(object);
+    let scale = workload::scale(object);
     cluster.write(|index| match scale {
         Some(scale) => index.put_scale(workload, key, scale),
         None => index.remove_scale(workload, &key),

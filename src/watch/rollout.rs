@@ -5,51 +5,92 @@ use tokio::time::Instant;
 
 /// How long pods are fresh after a rollout, from when all are ready.
 const FRESH: Duration = Duration::from_secs(60);
-/// How long a rollout counts at most: one that is stuck must not keep replicas from a load.
+/// How long a rollout counts without progress: one that is stuck must not keep replicas from a load.
 const LONGEST: Duration = Duration::from_secs(600);
+/// How long after a change of the replicas pods come and go because of that.
+const SCALING: Duration = Duration::from_secs(30);
 
 /// What a workload says of rollouts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// Whether there are pods of another template than the present one.
+    /// Whether its controller is to replace pods of another template than the present one.
     pub is_rolling_out: bool,
-    /// Whether all pods are ready.
-    pub are_pods_ready: bool,
-    /// A hash of the name of the present template's revision.
-    pub revision: u64,
+    /// Whether its controller replaces pods without being asked for each: not while it is paused, nor `OnDelete`.
+    pub is_automatic: bool,
+    /// A number that grows with each pod that is replaced. Scaling may change it, too.
+    pub progress: i32,
+    /// Whether it can be told by `progress` that a pod was replaced.
+    pub tells_progress: bool,
+    /// Its replicas by the spec.
+    pub wanted: i32,
+    /// How many pods are of the present template.
+    pub updated: i32,
+    /// How many pods are ready.
+    pub ready: i32,
+    /// A hash of the name of the present template's revision; none before its controller has named it.
+    pub revision: Option<u64>,
 }
 
 /// The last rollout of a workload, as its watch shows it: an evaluation may come an hour later, and none during a pause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rollout {
-    revision: Option<u64>,
-    since: Option<Instant>,
-    /// When its pods were ready; none while they are not.
+    /// When it last made progress, its beginning included.
+    moved: Option<Instant>,
+    /// How many replicas there were to be when the last pod was replaced.
+    size: Option<i32>,
+    /// When so many pods were ready; none while they are not.
     ended: Option<Instant>,
+    /// The greatest progress with these replicas and this revision.
+    progress: Option<i32>,
+    /// When the replicas were last changed.
+    rescaled: Option<Instant>,
 }
 
 impl Rollout {
-    /// Notes what the workload says. Another revision than before is a rollout, too: it may have come and gone while
-    /// the watch was away. A rollout continues until its pods are ready; pods that are not ready without a rollout are
-    /// none, or each scale-up would be one.
-    pub(super) fn note(&mut self, seen: Seen, now: Instant) {
-        let Seen { is_rolling_out, are_pods_ready, revision } = seen;
-        let is_new = self.revision.replace(revision).is_some_and(|before| before != revision);
-        let is_over = self.ended.is_some() && self.left(now).is_none();
-        if is_new || is_over {
-            (self.since, self.ended) = (is_new.then_some(now), None);
+    /// Notes what the workload says, and said before. A rollout begins with what this process sees of it, so that one
+    /// that is stuck when it starts is none. Another revision than before is one, too: it may have come and gone while
+    /// the watch was away. It continues until as many pods are ready as there were to be at its end: those that
+    /// are added later don't count, or each scale-up would prolong it.
+    pub(super) fn note(&mut self, before: Option<Seen>, seen: Seen, now: Instant) {
+        let revisions = before.and_then(|before| before.revision).zip(seen.revision);
+        let is_new = revisions.is_some_and(|(before, revision)| before != revision);
+        let is_rescaled = before.is_some_and(|before| before.wanted != seen.wanted);
+        if is_rescaled {
+            self.rescaled = Some(now);
         }
-        if is_rolling_out || self.since.is_some() && !are_pods_ready {
-            self.since.get_or_insert(now);
-            self.ended = None;
-        } else if self.since.is_some() {
-            self.ended.get_or_insert(now);
+        let is_resumed = before.is_some_and(|before| !before.is_rolling_out);
+        let begins = seen.is_rolling_out && (is_new || is_resumed);
+        if is_rescaled || is_new || begins {
+            self.progress = None;
         }
+        let has_passed = is_new && seen.is_automatic && seen.updated > 0;
+        if self.has_moved(seen, now) || begins || has_passed {
+            (self.moved, self.size, self.ended) = (Some(now), None, None);
+        }
+        if seen.is_rolling_out {
+            (self.size, self.ended) = (None, None);
+        } else if self.moved.is_some() {
+            let size = *self.size.get_or_insert(seen.wanted);
+            if seen.ready >= size.min(seen.wanted) {
+                self.ended.get_or_insert(now);
+            }
+        }
+    }
+
+    /// Notes the progress. Returns whether a pod was replaced since what was noted before.
+    fn has_moved(&mut self, seen: Seen, now: Instant) -> bool {
+        let is_scaling = self.rescaled.is_some_and(|at| now.duration_since(at) < SCALING);
+        if !seen.tells_progress || is_scaling {
+            return false;
+        }
+        let before = *self.progress.get_or_insert(seen.progress);
+        self.progress = Some(before.max(seen.progress));
+        seen.progress > before
     }
 
     /// How much longer it counts, at least: it is on its way, or its pods are fresh. None if it does not count.
     pub fn left(&self, now: Instant) -> Option<Duration> {
-        let until = (self.ended.unwrap_or(now) + FRESH).min(self.since? + LONGEST);
+        let until = (self.ended.unwrap_or(now) + FRESH).min(self.moved? + LONGEST);
         until.checked_duration_since(now).filter(|left| !left.is_zero())
     }
 }
@@ -58,75 +99,182 @@ impl Rollout {
 mod tests {
     use super::*;
 
-    /// How many seconds are left at each time at which something is seen: whether it is rolled out, whether its
-    /// pods are ready, and its revision.
-    fn left(all: &[(u64, (bool, bool, u64))]) -> Vec<u64> {
-        let (start, mut rollout) = (Instant::now(), Rollout::default());
-        let note = |&(seconds, (is_rolling_out, are_pods_ready, revision))| {
+    /// Three pods that are ready, of the present template.
+    const STILL: Seen = Seen {
+        is_rolling_out: false,
+        is_automatic: true,
+        progress: 0,
+        tells_progress: true,
+        wanted: 3,
+        updated: 3,
+        ready: 3,
+        revision: Some(1),
+    };
+    /// So many pods of three are left of the template before.
+    const fn rolling(old: i32) -> Seen {
+        Seen { is_rolling_out: true, progress: -old, updated: 3 - old, ..STILL }
+    }
+
+    /// How many seconds are left at each time at which something is seen.
+    fn left(all: &[(u64, Seen)]) -> Vec<u64> {
+        let (start, mut rollout, mut before) = (Instant::now(), Rollout::default(), None);
+        let note = |&(seconds, seen): &(u64, Seen)| {
             let now = start + Duration::from_secs(seconds);
-            rollout.note(Seen { is_rolling_out, are_pods_ready, revision }, now);
+            rollout.note(before.replace(seen), seen, now);
             rollout.left(now).map_or(0, |left| left.as_secs())
         };
         all.iter().map(note).collect()
     }
 
     #[test]
-    fn a_rollout_counts_until_its_pods_are_no_longer_fresh_and_not_for_ever() {
-        let (rolling, still) = ((true, true, 1), (false, true, 1));
+    fn a_rollout_counts_until_its_pods_are_no_longer_fresh() {
         let seen = [
-            (0, still),
-            (15, rolling),
-            (30, rolling),
-            (45, still),
-            (104, still),
-            (105, still),
-            // The watch shows a workload only when it changes.
-            (700, rolling),
-            (1_299, rolling),
-            // It is stuck.
-            (1_300, rolling),
-            (2_000, rolling),
-            (2_015, still),
-            (2_030, rolling),
+            (0, STILL),
+            (15, rolling(3)),
+            (30, rolling(1)),
+            (45, STILL),
+            (104, STILL),
+            (105, STILL),
+            (700, STILL),
         ];
-        assert_eq!(left(&seen), [0, 60, 60, 60, 1, 0, 60, 1, 0, 0, 0, 60]);
+        assert_eq!(left(&seen), [0, 60, 60, 60, 1, 0, 0]);
         // One that came and went while the watch was away.
         let again = [(0, 1), (15, 2), (74, 2), (75, 2)];
-        let seen = again.map(|(seconds, revision)| (seconds, (false, true, revision)));
+        let seen = again.map(|(seconds, of)| (seconds, Seen { revision: Some(of), ..STILL }));
         assert_eq!(left(&seen), [0, 60, 1, 0]);
+    }
+
+    /// Such as a canary that is continued after an hour.
+    #[test]
+    fn a_rollout_counts_as_long_as_it_makes_progress() {
+        let seen = [
+            (0, STILL),
+            (15, rolling(3)),
+            (614, rolling(3)),
+            (615, rolling(3)),
+            (4_000, rolling(3)),
+            (4_015, rolling(2)),
+            (4_614, rolling(1)),
+            (5_213, rolling(1)),
+            (5_214, rolling(1)),
+            (5_300, STILL),
+            (5_360, STILL),
+        ];
+        assert_eq!(left(&seen), [0, 60, 1, 0, 0, 60, 60, 1, 0, 60, 0]);
+        // Part of it stays as it is until then: it is paused, or a partition keeps it.
+        let canary = Seen { is_rolling_out: false, ..rolling(2) };
+        let seen = [
+            (0, STILL),
+            (15, rolling(3)),
+            (20, rolling(2)),
+            (30, canary),
+            (90, canary),
+            (3_600, rolling(2)),
+        ];
+        assert_eq!(left(&seen), [0, 60, 60, 60, 0, 60]);
+    }
+
+    #[test]
+    fn what_does_not_move_when_the_process_starts_is_no_rollout() {
+        let seen = [(0, rolling(2)), (15, rolling(2)), (30, rolling(1))];
+        assert_eq!(left(&seen), [0, 0, 60]);
+        let by_hand = |updated: i32| Seen {
+            is_automatic: false,
+            progress: updated,
+            updated,
+            revision: Some(2),
+            ..STILL
+        };
+        // Pods are replaced one by one as they are deleted, and not by another template.
+        let seen = [
+            (0, Seen { is_automatic: false, ..STILL }),
+            (15, by_hand(0)),
+            (615, by_hand(0)),
+            (630, by_hand(1)),
+            (690, by_hand(1)),
+        ];
+        assert_eq!(left(&seen), [0, 0, 0, 60, 0]);
+    }
+
+    #[test]
+    fn a_new_workload_is_no_rollout() {
+        let new = Seen { revision: None, updated: 0, ready: 0, ..STILL };
+        let seen = [(0, new), (1, Seen { ready: 0, ..STILL }), (30, STILL)];
+        assert_eq!(left(&seen), [0, 0, 0]);
+    }
+
+    #[test]
+    fn scaling_is_no_progress() {
+        // Of a rollout that is stuck.
+        let scaled = |wanted: i32, old: i32| Seen { wanted, ..rolling(old) };
+        let seen = [
+            (0, STILL),
+            (15, rolling(3)),
+            (1_000, scaled(2, 3)),
+            (1_005, scaled(2, 2)),
+            (1_040, scaled(2, 2)),
+            (1_100, scaled(2, 1)),
+        ];
+        assert_eq!(left(&seen), [0, 60, 0, 0, 0, 60]);
+        // A pod is added to a part that has the new template.
+        let part = |wanted: i32, updated: i32, tells_progress: bool| Seen {
+            wanted,
+            progress: updated,
+            updated,
+            tells_progress,
+            ..STILL
+        };
+        let seen = [
+            (0, part(9, 1, true)),
+            (15, part(10, 1, false)),
+            (90, part(10, 2, true)),
+            (120, part(10, 2, true)),
+            (130, part(10, 3, true)),
+        ];
+        assert_eq!(left(&seen), [0, 0, 0, 0, 60]);
     }
 
     #[test]
     fn pods_are_fresh_for_a_minute_from_when_they_are_ready() {
-        let (unready, ready) = ((false, false, 1), (false, true, 1));
+        let unready = Seen { ready: 2, ..STILL };
         let seen = [
             // A scale-up is no rollout.
             (0, unready),
-            (15, (true, false, 1)),
+            (15, rolling(1)),
             // All are of the new template, and start for three minutes.
             (30, unready),
             (180, unready),
-            (195, ready),
-            (254, ready),
-            (255, ready),
-            (270, unready),
-            // Pods that are never ready keep replicas from a load for ten minutes.
-            (300, (true, false, 1)),
-            (899, unready),
-            (900, unready),
-            (9_000, unready),
+            (195, STILL),
+            // Pods that a scale-up adds are none of the rollout.
+            (200, Seen { wanted: 5, updated: 5, ready: 3, ..STILL }),
+            (254, Seen { wanted: 5, updated: 5, ready: 4, ..STILL }),
+            (255, Seen { wanted: 5, updated: 5, ready: 4, ..STILL }),
         ];
-        assert_eq!(left(&seen), [0, 60, 60, 60, 60, 1, 0, 0, 60, 1, 0, 0]);
+        assert_eq!(left(&seen), [0, 60, 60, 60, 60, 55, 1, 0]);
+        // They may come before those of the rollout are ready.
+        let seen = [
+            (0, STILL),
+            (15, rolling(1)),
+            (30, unready),
+            (45, Seen { wanted: 5, updated: 5, ready: 2, ..STILL }),
+            (60, Seen { wanted: 5, updated: 5, ready: 3, ..STILL }),
+            (119, Seen { wanted: 7, updated: 7, ready: 5, ..STILL }),
+            (120, Seen { wanted: 7, updated: 7, ready: 5, ..STILL }),
+        ];
+        assert_eq!(left(&seen), [0, 60, 60, 60, 60, 1, 0]);
+        // Pods that are never ready keep replicas from a load for ten minutes. All are deleted first.
+        let none = Seen { updated: 0, ready: 0, ..STILL };
+        let seen = [(0, STILL), (10, rolling(3)), (20, none), (619, unready), (620, unready)];
+        assert_eq!(left(&seen), [0, 60, 60, 1, 0]);
     }
 
     /// An evaluation may come long after the last change of the workload.
     #[test]
     fn a_rollout_ends_whenever_it_is_asked_for() {
-        let (start, mut rollout) = (Instant::now(), Rollout::default());
+        let (start, mut rollout, mut before) = (Instant::now(), Rollout::default(), None);
         let at = |seconds| start + Duration::from_secs(seconds);
-        for (seconds, revision, is_rolling_out) in [(0, 1, false), (10, 2, true), (40, 2, false)] {
-            let seen = Seen { is_rolling_out, are_pods_ready: true, revision };
-            rollout.note(seen, at(seconds));
+        for (seconds, seen) in [(0, STILL), (10, rolling(2)), (40, STILL)] {
+            rollout.note(before.replace(seen), seen, at(seconds));
         }
         for (seconds, left) in [(40, Some(60)), (99, Some(1)), (100, None), (3_340, None)] {
             assert_eq!(rollout.left(at(seconds)), left.map(Duration::from_secs), "{seconds}");

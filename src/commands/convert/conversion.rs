@@ -12,22 +12,34 @@ pub struct Conversion {
     /// The name of the object.
     pub name: String,
     /// What was left out or has another meaning.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
     /// Whether something was left out without which the Autoscaler would scale differently.
     pub incomplete: bool,
     /// The Prometheus that Plimsoll queries, if known.
     pub server: Option<String>,
 }
 
+/// What was left out or has another meaning.
+pub struct Note {
+    pub text: String,
+    /// Whether it also says why no Autoscaler is made, where none is.
+    pub is_fault: bool,
+}
+
 impl Conversion {
-    /// Adds a note.
+    /// Adds a note on the Autoscaler.
     pub fn note(&mut self, note: &str) {
-        self.notes.push(note.to_owned());
+        self.notes.push(Note { text: note.to_owned(), is_fault: false });
+    }
+
+    /// Adds a note on what is probably a mistake in the object.
+    pub fn fault(&mut self, note: &str) {
+        self.notes.push(Note { text: note.to_owned(), is_fault: true });
     }
 
     /// Adds a note on what was left out, so that the Autoscaler is created as a preview.
     pub fn missing(&mut self, note: &str) {
-        self.note(note);
+        self.fault(note);
         self.incomplete = true;
     }
 

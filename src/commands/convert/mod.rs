@@ -4,23 +4,26 @@
 //! Sources: `autoscaling/v1` and `autoscaling/v2` of Kubernetes 1.36.
 
 mod conversion;
+mod fields;
 mod scaled_object;
 mod trigger;
 
 use super::{check_schema, objects};
 use crate::config::ConvertFlags;
 use crate::crd::{Autoscaler, AutoscalerSpec};
-use conversion::Conversion;
 pub(super) use conversion::DELETE_HPA;
+use conversion::{Conversion, Note};
 use kube::Resource;
 use scaled_object::ScaledObject;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 /// The result of a conversion.
 #[derive(Debug, Default)]
 pub struct Converted {
     /// The Prometheus that Plimsoll queries, if known.
     pub server: Option<String>,
+    /// The namespace of objects that have none, if known.
+    pub namespace: Option<String>,
     /// The Autoscalers.
     pub objects: Vec<Value>,
     /// What was left out or has another meaning, object by object.
@@ -34,7 +37,8 @@ pub struct Converted {
 /// # Errors
 /// If a file can't be read, or none has an object that can be converted.
 pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
-    let mut converted = Converted { server: flags.prometheus_url.clone(), ..Converted::default() };
+    let (server, namespace) = (flags.prometheus_url.clone(), flags.namespace.clone());
+    let mut converted = Converted { server, namespace, ..Converted::default() };
     for path in &flags.files {
         let text = objects::read(path)?;
         convert(&text, &mut converted).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -91,8 +95,9 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
     };
     let (version, kind) = (text(object, "/apiVersion"), text(object, "/kind"));
+    let own = Some(text(object, "/metadata/namespace")).filter(|own| !own.is_empty());
     let mut conversion = Conversion {
-        namespace: text(object, "/metadata/namespace"),
+        namespace: own.or_else(|| converted.namespace.clone()).unwrap_or_default(),
         name: text(object, "/metadata/name"),
         notes: Vec::new(),
         incomplete: false,
@@ -103,6 +108,7 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         ("autoscaling/v2", "HorizontalPodAutoscaler") => conversion.of_hpa(&object["spec"]),
         ("autoscaling/v1", "HorizontalPodAutoscaler") => conversion.of_hpa_v1(&object["spec"]),
         ("keda.sh/v1alpha1", "ScaledObject") => {
+            fields::note_unknown(&object["spec"], &mut conversion);
             match serde_json::from_value::<ScaledObject>(object["spec"].clone()) {
                 Ok(spec) => conversion.of_scaled_object(spec, &object["metadata"]["annotations"]),
                 Err(error) => {
@@ -112,22 +118,31 @@ fn convert_object(object: &Value, converted: &mut Converted) {
             }
         }
         ("plimsoll.dev/v1alpha1", "Autoscaler") => conversion.of_autoscaler(&object["spec"]),
+        ("keda.sh/v1alpha1", "ScaledJob") => {
+            converted.errors.push(format!("{about}: left out: it can't be converted"));
+            return;
+        }
         _ => {
             converted.notes.push(format!("{about} ({version}): left out: it can't be converted"));
             return;
         }
     };
     let mut spec = spec;
-    let notes = |conversion: &Conversion| -> Vec<String> {
-        conversion.notes.iter().map(|note| format!("{about}: {note}")).collect()
-    };
     let has_metrics = ["metrics", "customMetrics"].iter().any(|field| spec.get(field).is_some());
     let none_converts = (kind == "ScaledObject" && !has_metrics).then(|| {
         "none of its triggers can be converted: without metrics it would scale on 80 % CPU"
             .to_owned()
     });
-    let refused = none_converts.or_else(|| refused(&spec));
-    if let Some(why) = refused {
+    let refused = none_converts.or_else(|| match (refused(&spec)?, &*kind) {
+        (why, "ScaledObject") => Some(format!("of the Autoscaler that it would be, {why}")),
+        (why, _) => Some(why),
+    });
+    let notes = |conversion: &Conversion| -> Vec<String> {
+        let counts = |note: &&Note| refused.is_none() || note.is_fault;
+        let all = conversion.notes.iter().filter(counts);
+        all.map(|note| format!("{about}: {}", note.text)).collect()
+    };
+    if let Some(why) = &refused {
         converted.notes.extend(notes(&conversion));
         converted.errors.push(format!("{about}: left out: {why}"));
         return;
@@ -152,6 +167,9 @@ fn convert_object(object: &Value, converted: &mut Converted) {
     if let Some(labels) = object.pointer("/metadata/labels").filter(|labels| labels.is_object()) {
         metadata["labels"] = labels.clone();
     }
+    if let Some(annotations) = annotations(object) {
+        metadata["annotations"] = annotations;
+    }
     converted.objects.push(json!({
         "apiVersion": Autoscaler::api_version(&()),
         "kind": "Autoscaler",
@@ -159,6 +177,20 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         "spec": spec,
     }));
     converted.notes.extend(notes(&conversion));
+}
+
+/// The annotations that an Autoscaler keeps: `kubectl apply` would remove those that it once wrote itself. Not kubectl's copy of
+/// the object, nor KEDA's.
+fn annotations(object: &Value) -> Option<Value> {
+    let all = object.pointer("/metadata/annotations")?.as_object()?;
+    let is_kept = |name: &str| {
+        !name.starts_with("autoscaling.keda.sh/")
+            && !name.starts_with("autoscaling.alpha.kubernetes.io/")
+            && name != "kubectl.kubernetes.io/last-applied-configuration"
+    };
+    let kept = all.iter().filter(|(name, _)| is_kept(name));
+    let kept: Map<String, Value> = kept.map(|(name, of)| (name.clone(), of.clone())).collect();
+    (!kept.is_empty()).then_some(Value::Object(kept))
 }
 
 /// Why kube-apiserver or Plimsoll would refuse a spec.

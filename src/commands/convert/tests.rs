@@ -277,6 +277,119 @@ fn an_autoscaler_of_0_1_0_gets_the_present_fields() {
     assert_eq!(spec["fallback"], json!({"failureThreshold": 3, "replicas": 2}));
 }
 
+/// kubectl apply removes the annotations that it once wrote and a file lacks.
+#[test]
+fn annotations_are_kept_but_those_of_kubectl_and_keda() {
+    let annotations = "{team: shop, argocd.argoproj.io/sync-options: Prune=false, \
+        kubectl.kubernetes.io/last-applied-configuration: '{}', autoscaling.keda.sh/paused: 'true', \
+        autoscaling.alpha.kubernetes.io/conditions: '[]'}";
+    let target =
+        "scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3";
+    let scaled_object = format!("scaleTargetRef: {{name: web}}, triggers: [{}]", trigger(""));
+    for (version, kind, spec) in [
+        ("plimsoll.dev/v1alpha1", "Autoscaler", target),
+        ("autoscaling/v2", "HorizontalPodAutoscaler", target),
+        ("keda.sh/v1alpha1", "ScaledObject", &scaled_object),
+    ] {
+        let made = converted(&format!(
+            "{{apiVersion: {version}, kind: {kind}, metadata: {{name: web, namespace: shop, annotations: {annotations}}}, \
+             spec: {{{spec}}}}}"
+        ));
+        assert_eq!(
+            made.objects[0]["metadata"]["annotations"],
+            json!({"team": "shop", "argocd.argoproj.io/sync-options": "Prune=false"}),
+            "{kind}"
+        );
+    }
+    let made = converted(&format!(
+        "{{apiVersion: plimsoll.dev/v1alpha1, kind: Autoscaler, metadata: {{name: web}}, spec: {{{target}}}}}"
+    ));
+    assert_eq!(made.objects[0]["metadata"], json!({"name": "web"}));
+}
+
+#[test]
+fn the_namespace_of_the_flag_is_that_of_objects_without_one() {
+    let made = |metadata: &str, namespace: Option<&str>| {
+        let server = Some(SERVER.to_owned());
+        let namespace = namespace.map(str::to_owned);
+        let mut made = Converted { server, namespace, ..Converted::default() };
+        let text = format!(
+            "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web{metadata}}}, spec: \
+             {{scaleTargetRef: {{name: web}}, triggers: [{}]}}}}",
+            trigger("")
+        );
+        convert(&text, &mut made).unwrap();
+        made
+    };
+    for (metadata, flag, expected) in [
+        ("", Some("shop"), json!("shop")),
+        (", namespace: shop", Some("bank"), json!("shop")),
+        (", namespace: shop", None, json!("shop")),
+    ] {
+        let made = made(metadata, flag);
+        assert_eq!(made.objects[0]["metadata"]["namespace"], expected);
+        assert_eq!(made.objects[0]["spec"].get("mode"), None, "{:?}", made.notes);
+    }
+    let made = made("", None);
+    assert_eq!(made.objects[0]["spec"]["mode"], "Preview");
+    assert!(made.notes.join("\n").contains("the object has no namespace"), "{:?}", made.notes);
+}
+
+#[test]
+fn a_field_that_keda_does_not_know_is_noted() {
+    let (spec, notes) = scaled(&format!(
+        "  maxReplicasCount: 9\n  advanced: {{scalingModifier: {{}}}}\n  fallback: {{failureThreshold: 3, replicas: 2, replica: 4}}\n\
+         \x20 triggers: [{}, {{type: kafka, metadata: {{topic: x}}}}]\n",
+        trigger("serverAdress: 'http://prometheus:9090'")
+    ));
+    assert_eq!(spec["maxReplicas"], 100);
+    for field in [
+        "spec.maxReplicasCount",
+        "spec.advanced.scalingModifier",
+        "spec.fallback.replica",
+        "spec.triggers[0].metadata.serverAdress",
+    ] {
+        let expected = format!("ScaledObject shop/web: {field}: KEDA knows no such field");
+        assert!(notes.contains(&expected), "{expected}: {notes}");
+    }
+    assert_eq!(notes.matches("KEDA knows no such field").count(), 4, "{notes}");
+    let utilization = trigger("").replacen("metadata", "metricType: Utilization, metadata", 1);
+    let (spec, notes) = scaled(&format!("  triggers: [{utilization}]\n"));
+    assert_eq!(spec["mode"], "Preview");
+    assert!(notes.contains("metricType Utilization, which KEDA refuses here"), "{notes}");
+}
+
+/// Whoever follows a note on what is to be deleted would be left with nothing that scales.
+#[test]
+fn an_object_that_becomes_no_autoscaler_has_no_notes_on_that() {
+    let rabbit = "{type: rabbitmq, metadata: {queueName: x}}";
+    let cron = "{type: cron, metadata: {timezone: UTC, start: 0 8 * * *, end: 0 8 * * *, desiredReplicas: '2.5'}}";
+    let same = cron.replace("2.5", "2");
+    for (triggers, error, note) in [
+        (rabbit, "none of its triggers", Some("of type rabbitmq")),
+        (cron, "none of its triggers", Some("\"2.5\" is no whole number")),
+        (&same, "of the Autoscaler that it would be, spec.schedules[0].end", None),
+    ] {
+        let made = converted(&format!(
+            "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web, namespace: shop}}, \
+             spec: {{scaleTargetRef: {{name: web}}, pollingInterval: 5, triggers: [{triggers}]}}}}"
+        ));
+        assert!(made.objects.is_empty() && made.errors[0].contains(error), "{:?}", made.errors);
+        let notes = made.notes.join("\n");
+        assert!(!notes.contains("Delete") && !notes.contains("syncPeriodSeconds"), "{notes}");
+        assert_eq!(made.notes.len(), usize::from(note.is_some()), "{notes}");
+        assert!(note.is_none_or(|note| notes.contains(note)), "{notes}");
+    }
+    let made = converted(
+        "{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscaler, metadata: {name: web}, spec: \
+         {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, minReplicas: 4, maxReplicas: 3}}",
+    );
+    assert_eq!((made.errors.len(), made.notes.len()), (1, 0), "{:?}", made.notes);
+    let job =
+        converted("{apiVersion: keda.sh/v1alpha1, kind: ScaledJob, metadata: {name: a}, spec: {}}");
+    assert_eq!((job.errors.len(), job.notes.len()), (1, 0), "{:?}", job.errors);
+}
+
 #[test]
 fn an_hpa_of_either_version_keeps_its_spec() {
     let made = converted(

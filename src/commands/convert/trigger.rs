@@ -108,7 +108,8 @@ fn cron(
     let field = |name: &str| trigger.field(name).unwrap_or_default();
     let Ok(replicas) = field("desiredReplicas").parse::<i32>() else {
         let given = field("desiredReplicas");
-        conversion.missing(&format!("{path}: metadata.desiredReplicas {given:?} is no number"));
+        conversion
+            .missing(&format!("{path}: metadata.desiredReplicas {given:?} is no whole number"));
         return None;
     };
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
@@ -139,6 +140,7 @@ fn prometheus(
     };
     match names_namespace(&query, "namespace", &conversion.namespace) {
         Ok(true) => {}
+        Ok(false) if conversion.namespace.is_empty() => conversion.missing(&format!("{path}: the object has no namespace, so that it is not known whether the query reads that alone: --namespace says which it is applied to")),
         Ok(false) => conversion.missing(&format!("{path}: not each selector of the query has namespace={:?}: only series of the Autoscaler's own namespace are read, so that the result is another one if KEDA read others (an administrator can share a namespace by podMetrics.sharedNamespaces)", conversion.namespace)),
         Err(error) => {
             conversion.missing(&format!("{path}: the query can't be read: {error}"));
@@ -155,7 +157,13 @@ fn prometheus(
     });
     let target_field = match trigger.metric_type.as_deref() {
         Some("Value") => "value",
-        _ => "averageValue",
+        Some("" | "AverageValue") | None => "averageValue",
+        Some(other) => {
+            conversion.missing(&format!(
+                "{path}: metricType {other}, which KEDA refuses here, is read as AverageValue"
+            ));
+            "averageValue"
+        }
     };
     metric[target_field] = json!(threshold);
     let activation_threshold = field("activationThreshold").unwrap_or_default();

@@ -189,6 +189,10 @@ pub struct ConvertFlags {
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
+    /// The namespace of objects that have none, as `kubectl apply -n` gives it to them.
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
+
     /// The Prometheus that Plimsoll asks; a ScaledObject that names another one, or any where this is
     /// not given, comes out as a preview.
     #[arg(long, value_name = "URL")]

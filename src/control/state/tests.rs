@@ -25,6 +25,22 @@ fn the_status_is_read_again_in_each_term() {
 }
 
 #[test]
+fn a_metric_does_not_fail_while_the_scale_is_not_known() {
+    let mut state = AutoscalerState::default();
+    state.note_evaluation(true, 10_000);
+    state.status.failing = vec![None, Some(10_000)];
+    for (scale_is_known, now, since) in [
+        (true, 25_000, 10_000),
+        (false, 40_000, 25_000),
+        (false, 3_640_000, 3_625_000),
+        (true, 3_655_000, 3_625_000),
+    ] {
+        state.note_evaluation(scale_is_known, now);
+        assert_eq!(state.status.failing, [None, Some(since)], "{now}");
+    }
+}
+
+#[test]
 fn removals_are_withheld_for_the_length_of_a_gap_and_at_most_a_window() {
     let (period, window) = (15_000, 300_000);
     // How long removals are withheld after a gap, if the metrics fail again in each evaluation

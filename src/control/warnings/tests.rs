@@ -171,3 +171,15 @@ fn a_lookup_that_failed_says_nothing_of_the_writer() {
     assert!(!warnings.note_write(change(5, 2), Some(Writer::Plimsoll), at(1)));
     assert!(warnings.is_lookup_due(2) && warnings.note_write(change(2, 5), argo(), at(2)));
 }
+
+#[test]
+fn rollouts_that_are_not_seen_are_warned_of_until_the_spec_is_another() {
+    let (mut warnings, mut status) = (Warnings::default(), Status::default());
+    warnings.note_unseen(Some("Rollout"));
+    let (is_true, reason, message) = shown(&mut warnings, &mut status, 0).expect("a condition");
+    assert!(is_true && reason == ROLLOUTS_NOT_SEEN, "{reason}");
+    assert!(message.starts_with("rollouts has no effect: those of a Rollout"), "{message}");
+    assert!(shown(&mut warnings, &mut status, 2 * HOUR).expect("a condition").0);
+    warnings.note_unseen(None);
+    assert!(!shown(&mut warnings, &mut status, 2 * HOUR).expect("a condition").0);
+}

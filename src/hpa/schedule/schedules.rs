@@ -49,6 +49,18 @@ impl Schedules {
         self
     }
 
+    /// The window of a schedule, by its place in the list, that is active at a time, or else its next one; none if
+    /// there are no more.
+    pub fn window(&self, index: usize, now: UnixMillis) -> Option<ActiveWindow> {
+        let window = self.0.get(index)?.timing.window(now)?;
+        Some(ActiveWindow { index, begin_ms: window.begin, end_ms: window.end })
+    }
+
+    /// How long the bounds move from the begin of a schedule's window on, by its place in the list, in ms.
+    pub fn ramp_ms(&self, index: usize) -> i64 {
+        self.0.get(index).map_or(0, |schedule| schedule.ramp_ms)
+    }
+
     /// Whether any has an upper bound.
     pub fn moves_max(&self) -> bool {
         self.0.iter().any(|schedule| schedule.max.is_some())

@@ -91,7 +91,7 @@ pub struct ScheduleSpec {
     /// ramp is the time from the begin of a window in which the bounds move in a straight line to
     /// those of the schedule, rounded up to whole replicas: a duration such as `10m` or `1h30m`,
     /// from 1s to 24h. If it is not set, they move at once. At the end of a window they always do;
-    /// the policies of behavior.scaleDown limit how fast replicas are removed.
+    /// the policies of behavior.scaleDown limit how fast replicas are removed; with selectPolicy Disabled all go at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(min = 1, max = 256))]
     pub ramp: Option<String>,

@@ -169,7 +169,14 @@ fn scale_record(replicas: i32, selector: &str) -> watch::ScaleRecord {
     watch::ScaleRecord {
         replicas: hpa::Scale { spec_replicas: replicas, status_replicas: replicas },
         selector: selector.to_owned(),
-        seen: watch::Seen { is_rolling_out: false, are_pods_ready: true, revision: 0 },
+        seen: watch::Seen {
+            is_automatic: true,
+            wanted: replicas,
+            updated: replicas,
+            ready: replicas,
+            revision: Some(0),
+            ..watch::Seen::default()
+        },
         rollout: watch::Rollout::default(),
     }
 }

@@ -52,6 +52,7 @@ async fn a_rollout_that_holds_prevents_a_scale_down_too() {
         let autoscaler = put(&control, "web", spec);
         let mut state = AutoscalerState::default();
         queue.store(4, Ordering::Relaxed);
+        show(&control, 10, false);
         show(&control, 10, true);
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, done, "{rollouts}");
         assert_eq!(is_held(&state), done == Held, "{rollouts}");
@@ -67,6 +68,7 @@ async fn what_a_bound_prevented_during_a_rollout_is_not_done_once_both_are_over(
         let autoscaler = put(&control, "web", spec(10));
         let mut state = AutoscalerState::default();
         queue.store(25, Ordering::Relaxed);
+        show(&control, 10, false);
         show(&control, 10, true);
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
         show(&control, 10, false);
@@ -85,6 +87,7 @@ async fn what_a_rollout_holds_is_decided_on_again_when_it_may_be_over() {
     let autoscaler = put(&control, "web", spec);
     let mut state = AutoscalerState::default();
     queue.store(15, Ordering::Relaxed);
+    show(&control, 10, false);
     show(&control, 10, true);
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     tokio::time::advance(Duration::from_secs(20)).await;
@@ -112,7 +115,7 @@ async fn a_rollout_between_two_evaluations_counts_from_when_it_was() {
         evaluate_once(&control, &autoscaler, &mut state).await;
         control.ctx.cluster.write(|index| {
             let mut scale = scale_record(10, "app=web");
-            scale.seen.revision = 1;
+            scale.seen.revision = Some(1);
             index.put_scale(watch::Workload::Deployment, autoscaler.key.clone(), scale);
         });
         tokio::time::advance(Duration::from_secs(61)).await;

@@ -72,3 +72,35 @@ async fn the_status_of_an_invalid_spec_is_read_once_in_a_term() {
     }
     assert_eq!(reads(), before + 1);
 }
+
+/// Whoever has set the mode thinks that the scale is left alone.
+#[tokio::test]
+async fn a_pause_that_is_over_is_shown_with_either_executor() {
+    for executor in ["Embedded", "NativeHPA"] {
+        let (control, _) = World::new(3, Some(3), |_, _| None).run();
+        let spec = json!({"maxReplicas": 9, "executor": executor, "mode": "Paused",
+            "pause": {"until": "2020-01-01T00:00:00Z"}});
+        let autoscaler = put(&control, "web", spec);
+        show_replicas(&control, 3);
+        let mut state = AutoscalerState::default();
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held, "{executor}");
+        let paused = state.status.condition(ConditionKind::Paused).expect("it is set");
+        assert_eq!((paused.status, &*paused.reason), (false, "PauseIsOver"), "{executor}");
+    }
+}
+
+#[tokio::test]
+async fn rollouts_of_a_kind_that_is_not_watched_are_warned_of() {
+    for (kind, warns) in [("Deployment", false), ("ReplicaSet", true)] {
+        let (control, _) = World::new(3, Some(3), |_, _| None).run();
+        let target = json!({"apiVersion": "apps/v1", "kind": kind, "name": "web"});
+        let spec = json!({"maxReplicas": 9, "rollouts": "Hold", "scaleTargetRef": target});
+        let autoscaler = put(&control, "web", spec);
+        show_replicas(&control, 3);
+        let mut state = AutoscalerState::default();
+        evaluate_once(&control, &autoscaler, &mut state).await;
+        let warning = state.status.condition(ConditionKind::ConfigurationWarning);
+        let reason = warning.filter(|warning| warning.status).map(|warning| &*warning.reason);
+        assert_eq!(reason, warns.then_some("RolloutsNotSeen"), "{kind}");
+    }
+}
