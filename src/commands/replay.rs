@@ -1,5 +1,6 @@
 //! `plimsoll replay`: decides again on the inputs of a decision log.
 
+use super::story::plain;
 use crate::config::ReplayFlags;
 use crate::ledger::{self, MAX_LINE_BYTES};
 use std::fs::File;
@@ -36,7 +37,8 @@ pub fn run(flags: &ReplayFlags, out: &mut impl Write) -> Result<bool, String> {
         replayed += 1;
         if let Err(difference) = ledger::replay_line(line.trim_ascii()) {
             different += 1;
-            writeln!(out, "line {number}: {difference}").map_err(failed)?;
+            // A line has texts of others.
+            writeln!(out, "line {number}: {}", plain(&difference.to_string())).map_err(failed)?;
         }
     }
     writeln!(out, "{replayed} decisions were made again, {different} differ").map_err(failed)?;
@@ -44,4 +46,21 @@ pub fn run(flags: &ReplayFlags, out: &mut impl Write) -> Result<bool, String> {
         return Err(format!("{}: there is no decision in it", path.display()));
     }
     Ok(different == 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_text_of_a_line_controls_the_terminal() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let line = r#"{"digest":"","inputs":null,"outcome":"\u009b31m \u202e evil"}"#;
+        std::fs::write(file.path(), line).expect("it is written");
+        let mut out = Vec::new();
+        let flags = ReplayFlags { file: file.path().to_owned() };
+        assert_eq!(run(&flags, &mut out), Ok(false));
+        let text = String::from_utf8(out).expect("a text");
+        assert!(text.contains("evil") && !text.contains(['\u{9b}', '\u{202e}']), "{text}");
+    }
 }
