@@ -1,5 +1,6 @@
 //! An autoscaler that is tried.
 
+use super::stop::Stop;
 use crate::hpa::{
     Context, ControllerConfig, MetricSource, PodContainer, Requests, ResourceList, ResourceTarget,
     ScalarTarget, Spec,
@@ -35,6 +36,8 @@ pub struct Candidate {
     pub period: Option<Duration>,
     /// The metrics of the spec, in its order.
     pub metrics: Vec<Measure>,
+    /// Ends its runs.
+    pub stop: Stop,
     /// The requests of each of its pods, in the unit of the resource, by resource and container.
     requests: BTreeMap<(String, Option<String>), f64>,
 }
@@ -106,6 +109,7 @@ impl Candidate {
             spec: scaling.spec,
             period,
             metrics,
+            stop: Stop::default(),
             requests: BTreeMap::new(),
         })
     }
@@ -122,7 +126,7 @@ impl Candidate {
         }
     }
 
-    /// What is given for a metric: by its key, or by its name if no other has it.
+    /// What is given for a metric: by its key, or by its name if no other has it, generated or as it is written.
     ///
     /// # Errors
     /// If it is given by a name that several metrics have.
@@ -134,24 +138,30 @@ impl Candidate {
         if let Some(given) = all.get(&metric.key) {
             return Ok(Some(given));
         }
-        let Some(given) = all.get(&metric.name) else { return Ok(None) };
-        let same: Vec<&str> = self
-            .metrics
-            .iter()
-            .filter(|other| other.name == metric.name)
-            .map(|other| &*other.key)
-            .collect();
+        let mut given = metric.names().filter_map(|name| Some((name, all.get(name)?)));
+        let Some((name, given)) = given.next() else { return Ok(None) };
+        let same = self.metrics.iter().filter(|other| other.names().any(|other| other == name));
+        let same: Vec<&str> = same.map(|other| &*other.key).collect();
         match &*same {
             [_] => Ok(Some(given)),
             // It is the key of one of them.
-            _ if same.contains(&&*metric.name) => Ok(None),
+            _ if same.contains(&name) => Ok(None),
             _ => Err(format!(
-                "{}: {} metrics have this name; {} was expected",
-                metric.name,
+                "{name}: {} metrics have this name; {} was expected",
                 same.len(),
                 same.join(" or ")
             )),
         }
+    }
+
+    /// The metric is the length of a queue, of which a pod completes so many entries in a second: that is what it carries.
+    ///
+    /// # Errors
+    /// If it has not one metric whose load can be that.
+    pub fn set_service_rate(&mut self, rate: f64) -> Result<(), String> {
+        self.only_metric()?;
+        self.metrics[0].pod_carries = Some(rate);
+        Ok(())
     }
 
     /// The request of a resource that each pod has, in the unit of the resource. The utilization of it becomes what a
@@ -225,6 +235,12 @@ impl Candidate {
         bounds(Context::new(&self.spec, &ControllerConfig::default(), now))
     }
 
+    /// The least pods that are needed at a time: `minReplicas`, or fewer where a schedule allows fewer. One that asks for more
+    /// says nothing of the load.
+    pub(super) fn least_needed(&self, context: Context<'_>) -> i32 {
+        bounds(context)[0].min(self.spec.min_replicas)
+    }
+
     /// The pods that a load of each metric needs where so many are the least; none if all are unknown.
     pub fn needed(&self, loads: &[Option<f64>], least: i32) -> Option<i64> {
         self.carried_by(loads).map(|pods| pods.max(least.into()))
@@ -251,6 +267,7 @@ impl Candidate {
     /// As [`new`](Self::new), or if it has other metrics.
     pub fn with_spec(&self, spec: Value) -> Result<Self, String> {
         let mut other = Self::new(&self.name, &self.namespace, spec)?;
+        other.stop = self.stop.clone();
         if other.metrics.len() != self.metrics.len() {
             return Err("as many metrics were expected".to_owned());
         }
@@ -272,6 +289,12 @@ impl Candidate {
 }
 
 impl Measure {
+    /// Its name in messages, and for a metric that is made for the autoscaler that in Prometheus, as it is written.
+    fn names(&self) -> impl Iterator<Item = &str> {
+        let written = self.query.as_ref().map(|query| &*query.metric);
+        std::iter::once(&*self.name).chain(written)
+    }
+
     /// What one pod carries, in the metric's unit.
     pub fn carries(&self) -> f64 {
         self.pod_carries.unwrap_or(self.target)

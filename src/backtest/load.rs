@@ -169,18 +169,21 @@ impl Load {
         from: Option<UnixMillis>,
         to: Option<UnixMillis>,
     ) -> Result<Self, String> {
-        let is_in = |row: &&Row| {
-            from.is_none_or(|from| row.time >= from) && to.is_none_or(|to| row.time <= to)
-        };
-        let rows = self.rows.iter().filter(is_in);
-        let part = Self::of(rows.map(|row| (row.time, row.value, row.after_gap)));
+        let [from, to] = [from.unwrap_or(UnixMillis::MIN), to.unwrap_or(UnixMillis::MAX)];
+        let part = self.within(from, to);
         if part.rows.len() < 2 {
-            let (first, last) = (self.rows[0].time / 1000, self.last() / 1000);
+            let (first, last) = (self.first() / 1000, self.last() / 1000);
             return Err(format!(
                 "less than two rows are in it: the load is from {first} to {last}"
             ));
         }
         Ok(part)
+    }
+
+    /// The rows from a time to another one, both included; none if none is.
+    pub(super) fn within(&self, from: UnixMillis, to: UnixMillis) -> Self {
+        let rows = self.rows.iter().filter(|row| (from..=to).contains(&row.time));
+        Self::of(rows.map(|row| (row.time, row.value, row.after_gap)))
     }
 
     /// The time of the first row.
@@ -202,11 +205,6 @@ impl Load {
     pub fn gaps(&self) -> impl Iterator<Item = (UnixMillis, UnixMillis)> + '_ {
         let gaps = self.rows.windows(2).filter(|rows| rows[1].after_gap);
         gaps.map(|rows| (rows[0].time, rows[1].time))
-    }
-
-    /// The length of all gaps, in ms.
-    pub fn gap_ms(&self) -> i64 {
-        self.rows.last().map_or(0, |row| row.gaps)
     }
 
     /// What it adds up to between times that increase.

@@ -20,6 +20,7 @@ mod run;
 mod saturation;
 mod search;
 mod source;
+mod stop;
 #[cfg(test)]
 mod tests;
 mod trace;
@@ -38,4 +39,5 @@ pub use run::{MAX_TICKS, Options, Run, Span, check_ticks, run, run_observed, sim
 pub use saturation::{LowConfidence, low_confidence, minutes};
 pub use search::{Keep, Limits, Recommendation, Trial, search};
 pub use source::Source;
+pub use stop::{Stop, StopOnDrop};
 pub use trace::Trace;

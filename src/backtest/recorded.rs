@@ -24,6 +24,16 @@ impl Recorded {
         self.loads.iter().map(Load::last).min().unwrap_or_default()
     }
 
+    /// What is known while all metrics are. What one of them has besides is not tried, and says nothing of how far the rest
+    /// can be trusted.
+    pub(super) fn in_common(mut self) -> Self {
+        let (first, last) = (self.first(), self.last());
+        if self.loads.len() > 1 && first <= last {
+            self.loads.iter_mut().for_each(|load| *load = load.within(first, last));
+        }
+        self
+    }
+
     /// The part from a time to another one, both included.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use super::candidate::Candidate;
 use super::history::WasThere;
 use super::recorded::{Change, Recorded, Replicas};
-use super::run::{Options, Span, simulate};
+use super::run::{Options, Span, check_ticks, simulate};
 use super::source::Source;
 use crate::time::UnixMillis;
 use serde::Serialize;
@@ -11,6 +11,10 @@ use std::time::Duration;
 
 /// How long after a decision its replicas may be seen at the earliest, in ms.
 const WRITE_MS: i64 = 250;
+
+/// Fewer compared decisions, and fewer changes among them, may be met by luck.
+const LEAST_DECISIONS: i64 = 30;
+const LEAST_CHANGES: usize = 3;
 
 /// How far simulated replicas are those that there were.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -70,7 +74,7 @@ pub struct Reproduction {
     pub agreement: Agreement,
     /// How often the recorded replicas changed.
     pub changes: usize,
-    /// Of replicas that stay as they were at the beginning.
+    /// Of replicas that stay as they were at the beginning of the time.
     pub stay: Agreement,
     /// Of the pods that the load needs.
     pub needed: Agreement,
@@ -90,9 +94,10 @@ impl Agreement {
 }
 
 impl Reproduction {
-    /// Whether replicas that stay as they were are as near as those of the backtest.
+    /// Whether too little happened that tells a spec from others: replicas that stay as they were are as near, or few
+    /// decisions or changes were compared.
     pub fn is_untested(&self) -> bool {
-        !self.agreement.is_nearer_than(&self.stay)
+        !self.agreement.is_nearer_than(&self.stay) || is_short(&self.agreement, self.changes)
     }
 }
 
@@ -109,11 +114,11 @@ pub enum Trust {
 }
 
 impl Trust {
-    /// By an agreement, and what replicas that stay and those that the load needs agree in. Where replicas that stay are
-    /// as near, nothing happened that tells a spec from others.
-    pub fn of(agreement: &Agreement, stay: &Agreement, needed: &Agreement) -> Self {
+    /// By an agreement, how often the replicas changed, and what replicas that stay and those that the load needs agree
+    /// in. Where replicas that stay are as near, nothing happened that tells a spec from others.
+    fn of(agreement: &Agreement, changes: usize, stay: &Agreement, needed: &Agreement) -> Self {
         if agreement.within_one >= 0.95 && agreement.equal >= 0.8 {
-            return match agreement.is_nearer_than(stay) {
+            return match agreement.is_nearer_than(stay) && !is_short(agreement, changes) {
                 true => Self::High,
                 false => Self::Medium,
             };
@@ -126,9 +131,15 @@ impl Trust {
     }
 }
 
-/// The number that was recorded after a decision: of the first sample that can have it, before the next decision.
-pub fn after(replicas: &Replicas, decision: UnixMillis, period: i64) -> Option<i64> {
-    replicas.within(decision + WRITE_MS.min(period / 2), decision + period)
+fn is_short(agreement: &Agreement, changes: usize) -> bool {
+    agreement.ticks < LEAST_DECISIONS || changes < LEAST_CHANGES
+}
+
+/// The number that was recorded after a decision: of the first sample that can have it, before the number after the next
+/// decision can be seen. Between the times of one decision and of the next there is no hole: samples at any phase are seen.
+fn after(replicas: &Replicas, decision: UnixMillis, next: UnixMillis, period: i64) -> Option<i64> {
+    let write = WRITE_MS.min(period / 2);
+    replicas.within(decision + write, next + write)
 }
 
 /// When decisions were made, by the changes that were recorded: each a period after the one before, but at a time at
@@ -176,7 +187,14 @@ pub fn reproduce(
     from: UnixMillis,
     options: &Options,
 ) -> Result<Option<Reproduction>, String> {
+    let mut candidate = candidate.clone();
+    if let Some(rate) = options.service_rate {
+        candidate.set_service_rate(rate)?;
+    }
+    let candidate = &candidate;
     let period = candidate.period_ms(options.period);
+    // Before there is a list of them.
+    check_ticks(recorded.last().saturating_sub(recorded.first()) / period)?;
     let changes: Vec<Change> = was_there.replicas.changes().collect();
     let times = decision_times(&changes, recorded.first(), recorded.last(), period);
     let Some(first) = times.first().copied() else { return Ok(None) };
@@ -189,12 +207,12 @@ pub fn reproduce(
     let mut source = recorded.source();
     let mut loads = Vec::new();
     let (mut simulated, mut stay, mut needed) = <(Comparison, Comparison, Comparison)>::default();
-    let (mut outside, mut not_ready) = (0_i64, 0_i64);
+    let (mut decisions, mut outside, mut not_ready) = (0_i64, 0_i64, 0_i64);
     let mut replicas: Vec<(f64, i64, i64)> = Vec::new();
     let mut at_start = None;
     let mut states = run.replicas.iter().peekable();
     let mut state = (0, 0);
-    for now in times {
+    for (index, now) in times.iter().copied().enumerate() {
         while let Some((_, ready, wanted)) = states.next_if(|(time, ..)| *time <= now) {
             state = (*ready as i64, i64::from(*wanted));
         }
@@ -202,17 +220,22 @@ pub fn reproduce(
         if now < from {
             continue;
         }
-        let Some(was) = after(&was_there.replicas, now, period) else { continue };
+        decisions += 1;
+        if at_start.is_none() {
+            at_start = was_there.replicas.at(now);
+        }
+        let next = times.get(index + 1).copied().unwrap_or(now + period);
+        let Some(was) = after(&was_there.replicas, now, next, period) else { continue };
         // Pods that are counted by their samples are those that are ready.
         let number = if was_there.is_counted { state.0 } else { state.1 };
         simulated.count(number, was);
-        stay.count(*at_start.get_or_insert(was), was);
+        stay.count(at_start.unwrap_or(was), was);
         let [least, most] = candidate.bounds_at(now);
         if let Some(load) = candidate.needed(&loads, least) {
             needed.count(load.clamp(0, most.into()), was);
         }
         outside += i64::from(!(i64::from(least)..=i64::from(most)).contains(&was));
-        let ready = after(&was_there.ready, now, period);
+        let ready = after(&was_there.ready, now, next, period);
         not_ready += i64::from(ready.is_some_and(|ready| ready < state.0));
         let row = (now as f64 / 1000.0, was, number);
         if replicas.last().is_none_or(|last| (last.1, last.2) != (row.1, row.2)) {
@@ -223,7 +246,8 @@ pub fn reproduce(
         return Ok(None);
     };
     let needed = needed.agreement().unwrap_or(stay);
-    let trust = Trust::of(&agreement, &stay, &needed);
+    let changes = changes.iter().filter(|change| change.seen >= from).count();
+    let trust = Trust::of(&agreement, changes, &stay, &needed);
     // Decisions after which nothing was scraped are like the others.
     let minutes = |ticks: i64| {
         let share = ticks as f64 / agreement.ticks as f64;
@@ -243,12 +267,17 @@ pub fn reproduce(
                 minutes(not_ready)
             ));
         }
-        unknown.push(match agreement.is_nearer_than(&stay) {
-            true => "whether the spec, the query or the replicas were changed by hand".to_owned(),
-            false => "what it does when the load changes: replicas that stay as they were are as near, so that this day proves little".to_owned(),
+        unknown.push(if !agreement.is_nearer_than(&stay) {
+            "what it does when the load changes: replicas that stay as they were are as near, so that this day proves little".to_owned()
+        } else if is_short(&agreement, changes) {
+            format!(
+                "what it does over a longer time: {} decisions of {decisions} could be compared, and {changes} changes of the replicas",
+                agreement.ticks
+            )
+        } else {
+            "whether the spec, the query or the replicas were changed by hand".to_owned()
         });
     }
-    let changes = changes.iter().filter(|change| change.seen >= from).count();
     let (name, source) = (candidate.name.clone(), was_there.source.clone());
     Ok(Some(Reproduction {
         name,
@@ -265,6 +294,7 @@ pub fn reproduce(
 
 #[cfg(test)]
 mod tests {
+    use super::super::load::Load;
     use super::*;
 
     #[test]
@@ -275,8 +305,10 @@ mod tests {
             comparison.agreement().unwrap()
         };
         let trust = |numbers: &[i64], was: &[i64]| {
-            let stay = vec![was[0]; was.len()];
-            Trust::of(&of(numbers, was), &of(&stay, was), &of(&stay, was))
+            let (numbers, was) = (numbers.repeat(20), was.repeat(20));
+            let stay = of(&vec![was[0]; was.len()], &was);
+            let changes = was.windows(2).filter(|pair| pair[0] != pair[1]).count();
+            Trust::of(&of(&numbers, &was), changes, &stay, &stay)
         };
         assert_eq!(trust(&[2, 2, 2, 2, 2], &[2, 2, 2, 2, 2]), Trust::Medium);
         assert_eq!(trust(&[2, 2, 4, 4, 2], &[2, 2, 4, 4, 2]), Trust::High);
@@ -300,5 +332,97 @@ mod tests {
         let times = decision_times(&rare, 0, 60_000, 15_000);
         assert_eq!(times, [7_375, 22_375, 37_375, 52_375]);
         assert_eq!(decision_times(&[], 5, 40_000, 15_000), [5, 15_005, 30_005]);
+    }
+
+    /// An autoscaler of one metric of pods that carry 10 each, and the load of each period.
+    fn in_force(replicas: &[i64], period: i64) -> (Candidate, Recorded) {
+        let spec = serde_json::json!({
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "minReplicas": 1, "maxReplicas": 100,
+            "customMetrics": [{"metricName": "requests", "averageValue": "10"}],
+        });
+        let candidate = Candidate::new("web", "shop", spec).unwrap();
+        let points = replicas.iter().zip(0..);
+        let points = points.map(|(replicas, tick)| (tick * period, *replicas as f64 * 10.0, false));
+        (candidate, Recorded { loads: vec![Load::of(points)], step: period })
+    }
+
+    fn options() -> Options {
+        Options {
+            pod_start: Duration::ZERO,
+            window: Duration::from_secs(60),
+            scrape_interval: Duration::from_secs(15),
+            warm_up: Duration::ZERO,
+            period: None,
+            service_rate: None,
+        }
+    }
+
+    fn scraped(samples: impl Iterator<Item = (UnixMillis, i64)>, is_counted: bool) -> WasThere {
+        let replicas = Replicas::new(samples.collect());
+        let ready = replicas.clone();
+        WasThere { replicas, is_counted, ready, source: "samples".to_owned() }
+    }
+
+    #[test]
+    fn samples_at_any_time_within_a_period_are_compared() {
+        let period = 15_000;
+        let (candidate, recorded) = in_force(&[4; 240], period);
+        for phase in (0..period).step_by(125) {
+            let samples = (0..240).map(|tick| (tick * period + phase, 4));
+            let was = scraped(samples, phase == 0);
+            let found = reproduce(&candidate, &recorded, &was, 0, &options()).unwrap();
+            let found = found.unwrap_or_else(|| panic!("none at {phase}"));
+            assert!(found.agreement.ticks >= 239, "{phase}: {}", found.agreement.ticks);
+            assert_eq!((found.agreement.equal, found.trust), (1.0, Trust::Medium), "{phase}");
+        }
+    }
+
+    #[test]
+    fn one_change_in_a_few_decisions_may_be_met_by_luck() {
+        let period = 15_000;
+        let reproduced = |levels: &[i64], each: usize| {
+            let load: Vec<i64> = levels.iter().flat_map(|level| vec![*level; each]).collect();
+            let (candidate, recorded) = in_force(&load, period);
+            // Each second, and seen in the second after the decision.
+            let seconds = 0..load.len() * 15;
+            let sample =
+                |second: usize| (second as i64 * 1_000, load[second.saturating_sub(1) / 15]);
+            let was = scraped(seconds.map(sample), false);
+            reproduce(&candidate, &recorded, &was, 0, &options()).unwrap().unwrap()
+        };
+        let few = reproduced(&[2, 4], 5);
+        assert_eq!((few.trust, few.is_untested()), (Trust::Medium, true), "{few:?}");
+        assert!(few.unknown.iter().any(|why| why.contains("longer time")), "{:?}", few.unknown);
+        let once = reproduced(&[2, 4], 50);
+        assert_eq!((once.trust, once.is_untested()), (Trust::Medium, true), "{once:?}");
+        let often = reproduced(&[2, 4, 6, 8, 10], 20);
+        assert_eq!((often.trust, often.is_untested()), (Trust::High, false), "{often:?}");
+    }
+
+    #[test]
+    fn what_a_queue_needs_goes_by_what_a_pod_completes() {
+        let (candidate, recorded) = in_force(&[10; 240], 15_000);
+        let was = scraped((0..240).map(|tick| (tick * 15_000 + 1_000, 20)), false);
+        let options = Options { service_rate: Some(5.0), ..options() };
+        let found = reproduce(&candidate, &recorded, &was, 0, &options).unwrap().unwrap();
+        assert!(found.needed.equal > 0.99, "100 in a second need 20 pods: {:?}", found.needed);
+    }
+
+    #[test]
+    fn no_part_of_a_day_drops_out_where_scrapes_are_rare() {
+        let period = 15_000;
+        let load: Vec<i64> = (0..2_000).map(|tick| if tick < 1_000 { 4 } else { 8 }).collect();
+        let (candidate, recorded) = in_force(&load, period);
+        for scrapes in [30_000, 60_000] {
+            let samples = (0..2_000 * period / scrapes).map(|scrape| scrape * scrapes);
+            let samples = samples.map(|time| (time, if time <= 1_000 * period { 4 } else { 8 }));
+            let was = scraped(samples, false);
+            let found = reproduce(&candidate, &recorded, &was, 0, &options()).unwrap().unwrap();
+            let all = 2_000 * period / scrapes;
+            assert!(found.agreement.ticks >= all - 2, "{scrapes}: {}", found.agreement.ticks);
+            assert!((0.4..0.6).contains(&found.stay.equal), "{scrapes}: {:?}", found.stay);
+            assert!(found.agreement.within_one > 0.99, "{scrapes}: {:?}", found.agreement);
+        }
     }
 }

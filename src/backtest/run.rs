@@ -1,6 +1,6 @@
 //! The closed loop: decisions on recorded load, and the workload that follows them.
 
-use super::candidate::{Candidate, Measure, bounds, millis};
+use super::candidate::{Candidate, Measure, millis};
 use super::figures::{Figures, Tally};
 use super::load::Load;
 use super::measured::Measured;
@@ -108,7 +108,8 @@ pub fn check_ticks(ticks: i64) -> Result<(), String> {
 /// Runs a candidate on what a source knows of the load, with someone who sees each decision; `()` is none.
 ///
 /// # Errors
-/// If that is more than [`MAX_TICKS`] decisions, or the load needs more replicas than can be simulated.
+/// If that is more than [`MAX_TICKS`] decisions, the load needs more replicas than can be simulated, or the candidate's
+/// [`stop`](Candidate::stop) has ended its runs.
 pub fn simulate(
     candidate: &Candidate,
     source: &mut impl Source,
@@ -119,9 +120,8 @@ pub fn simulate(
     let Some(rate) = options.service_rate else {
         return closed_loop(candidate, source, span, options, observer);
     };
-    candidate.only_metric()?;
     let mut candidate = candidate.clone();
-    candidate.metrics[0].pod_carries = Some(rate);
+    candidate.set_service_rate(rate)?;
     let mut arrivals = Vec::new();
     source.load(span.first, &mut arrivals);
     let [least, _] = candidate.bounds_at(span.first);
@@ -182,6 +182,7 @@ fn closed_loop(
         ));
     }
     for tick in 0..ticks {
+        candidate.stop.check()?;
         let now = span.times.map_or(first + tick * period, |times| times[tick as usize]);
         workload.advance(now);
         source.measured(now, workload.ready(), &mut values);
@@ -212,7 +213,7 @@ fn closed_loop(
             replicas.push((now, after.0, after.1));
         }
         source.load(now, &mut loads);
-        let needed = candidate.needed(&loads, bounds(context)[0]);
+        let needed = candidate.needed(&loads, candidate.least_needed(context));
         tally.count(context, needed, workload.ready(), wanted, now >= counted_from);
         observer.decided(&Decided {
             context,

@@ -17,6 +17,13 @@ const LEAST_MS: i64 = 300_000;
 const LEAST_ROWS: usize = 5;
 /// Nothing is above a load that is cut off, for so long before and after, in ms.
 const CEILING_MS: i64 = 7_200_000;
+/// How much longer a load is within four times a distance of its top than within that distance, where its top is an edge. At
+/// a smooth peak it is twice as long, and about 1.4 times at one that is as flat as a fourth power.
+const EDGE: f64 = 1.4;
+/// The distances, in what is flat: the least that are wider than the noise tell.
+const DEPTHS: [f64; 3] = [1.0, 2.0, 4.0];
+/// So far around a part its edges are looked for, in ms.
+const REACH_MS: i64 = 43_200_000;
 /// How many windows say how much a load varies.
 const WINDOWS: usize = 2_000;
 /// A distance of rows that is more than so many times as long as is usual is a hole, if it is not short, either.
@@ -166,9 +173,53 @@ fn flat_at_the_top(points: &[(UnixMillis, f64)]) -> Vec<Flat> {
         let is_below = |(_, value): &&(UnixMillis, f64)| *value <= part.level * (1.0 + flat);
         let before = points[..part.first].iter().rev().take_while(|(time, _)| near(*time));
         let after = points[part.last + 1..].iter().take_while(|(time, _)| near(*time));
-        before.chain(after).all(|point| is_below(&point))
+        before.chain(after).all(|point| is_below(&point)) && has_edges(points, part, flat)
     });
     high
+}
+
+/// Whether the load falls from the level of a part as from a ceiling, and not as from the peak of a wave, however smooth it is.
+fn has_edges(points: &[(UnixMillis, f64)], part: &Flat, flat: f64) -> bool {
+    DEPTHS.iter().any(|depth| {
+        let [near, far] = [1.0, 4.0].map(|times| Around::of(points, part, flat * depth * times));
+        far.has_end && far.length < EDGE * near.length
+    })
+}
+
+/// How long a load is within a share of the level of a part, around it.
+struct Around {
+    length: f64,
+    /// It is seen to leave it, before or after.
+    has_end: bool,
+}
+
+impl Around {
+    fn of(points: &[(UnixMillis, f64)], part: &Flat, share: f64) -> Self {
+        let level = part.level * (1.0 - share);
+        // When the load is at the level between two rows, of which it is below in the second one.
+        let crossing = |inner: usize, outer: usize| {
+            let [(from, above), (to, below)] = [points[inner], points[outer]];
+            let share = ((above - level) / (above - below)).clamp(0.0, 1.0);
+            from as f64 + (to - from) as f64 * share
+        };
+        let is_near = |time: UnixMillis| {
+            points[part.first].0 - time <= REACH_MS && time - points[part.last].0 <= REACH_MS
+        };
+        let (mut first, mut last) = (part.first, part.last);
+        let is_in = |index: usize| points[index].1 >= level && is_near(points[index].0);
+        while first > 0 && is_in(first - 1) {
+            first -= 1;
+        }
+        while last + 1 < points.len() && is_in(last + 1) {
+            last += 1;
+        }
+        let is_left = |index: usize| points[index].1 < level;
+        let before = first.checked_sub(1).filter(|outer| is_left(*outer));
+        let after = Some(last + 1).filter(|outer| *outer < points.len() && is_left(*outer));
+        let from = before.map_or(points[first].0 as f64, |outer| crossing(first, outer));
+        let to = after.map_or(points[last].0 as f64, |outer| crossing(last, outer));
+        Self { length: to - from, has_end: before.is_some() || after.is_some() }
+    }
 }
 
 /// How much of its level a load varies within [`LEAST_MS`]: so much or less in three of four windows.
@@ -229,4 +280,48 @@ fn flat_parts(points: &[(UnixMillis, f64)], flat: f64, least: i64) -> Vec<Flat> 
         end = end.max(start);
     }
     parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two weeks of a smooth daily wave whose peaks differ, in rows of so many seconds, with this share of noise, and at most a
+    /// limit.
+    fn smooth_days(step: i64, noise: f64, limit: f64) -> Load {
+        let by_day = [1.0, 1.03, 0.98, 1.01, 0.95, 0.7, 0.65];
+        Load::of((0..=14 * 86_400 / step).map(|row| {
+            let day = (row * step) as f64 / 86_400.0;
+            let noise = 1.0 + noise * (((row * 7_919) % 101) as f64 / 100.0 - 0.5);
+            let wave = 1.0 + 0.6 * ((day - 0.4) * std::f64::consts::TAU).sin();
+            let value = (by_day[day as usize % 7] * 10_000.0 * wave).min(limit) * noise;
+            (row * step * 1_000, value, false)
+        }))
+    }
+
+    #[test]
+    fn the_peak_of_a_smooth_day_is_no_ceiling() {
+        for step in [60, 300] {
+            for noise in [0.0, 0.001, 0.002, 0.004] {
+                let parts = low_confidence(&smooth_days(step, noise, f64::INFINITY));
+                assert_eq!(parts, [], "{step} {noise}");
+            }
+            for noise in [0.0, 0.002] {
+                let whole = smooth_days(step, 0.0, f64::INFINITY);
+                let parts = low_confidence(&smooth_days(step, noise, 12_000.0));
+                let is_marked =
+                    |time: f64| parts.iter().any(|part| (part.from..=part.to).contains(&time));
+                let cut = || whole.points().filter(|(_, value)| *value > 12_000.0);
+                let marked = cut().filter(|(time, _)| is_marked(*time as f64 / 1000.0)).count();
+                assert!(marked * 10 >= cut().count() * 9, "{step} {noise}: {marked}");
+                let share = minutes(&parts) * 60.0 / (cut().count() as i64 * step) as f64;
+                assert!(share < 1.2, "{step} {noise}: {share}");
+                // The lower peaks of the weekend are whole.
+                assert!(
+                    parts.iter().all(|part| (part.from / 86_400.0) as usize % 7 < 5),
+                    "{parts:?}"
+                );
+            }
+        }
+    }
 }

@@ -423,3 +423,50 @@ fn minutes_of_low_confidence_are_counted_once() {
     let parts = [part(0, 60), part(1, 61), part(10, 20), part(100, 110)];
     assert!((minutes(&parts) - 71.0).abs() < 1e-9);
 }
+
+#[test]
+fn gaps_count_once_and_only_while_all_metrics_are_known() {
+    let load = |minutes: std::ops::Range<i64>, gap: std::ops::Range<i64>| {
+        let known = minutes.filter(move |minute| !gap.contains(minute)).collect::<Vec<_>>();
+        let mut last = known[0] - 1;
+        Load::of(known.into_iter().map(move |minute| {
+            let before = std::mem::replace(&mut last, minute);
+            (minute * 60_000, 2.0, minute - before > 1)
+        }))
+    };
+    let trace = |loads: Vec<Load>| Trace::Recorded(Recorded { loads, step: 60_000 });
+    // Before the second one is there, and at two times that overlap.
+    let earlier = trace(vec![load(0..100, 20..50), load(60..130, 0..0)]);
+    assert_eq!(earlier.known_ms(), 39 * 60_000);
+    let both = trace(vec![load(0..100, 20..50), load(0..100, 40..60)]);
+    assert_eq!(both.known_ms(), (99 - 41) * 60_000);
+    let recorded =
+        Recorded { loads: vec![load(0..100, 20..50), load(60..130, 0..0)], step: 60_000 };
+    let common = recorded.in_common();
+    assert_eq!(common.loads, [load(60..100, 0..0), load(60..100, 0..0)]);
+    assert_eq!(minutes(&low_confidence(&common.loads[0])), 0.0);
+}
+
+#[test]
+fn a_schedule_that_raises_the_minimum_is_no_need() {
+    let load = read("time,value\n0,20\n86400,20\n").unwrap();
+    let day = json!({"minReplicas": 2, "schedules": [{"name": "day", "timeZone": "UTC",
+        "start": "0 8 * * *", "end": "0 20 * * *", "minReplicas": 10}]});
+    let plain = run(&candidate(json!({"minReplicas": 2})), &load, &options()).unwrap().figures;
+    let raised = run(&candidate(day), &load, &options()).unwrap().figures;
+    assert_eq!(raised.needed_replica_hours, plain.needed_replica_hours);
+    assert_eq!((raised.under_minutes, raised.worst_under), (0.0, None));
+    assert!(raised.over_pod_minutes > 11.0 * 60.0 * 8.0, "{raised:?}");
+}
+
+#[test]
+fn a_run_that_nobody_waits_for_ends() {
+    let load = read("time,value\n0,20\n86400,20\n").unwrap();
+    let stopped = candidate(json!({}));
+    assert!(run(&stopped, &load, &options()).is_ok());
+    drop(stopped.clone().stop.on_drop());
+    assert_eq!(run(&stopped, &load, &options()).unwrap_err(), "it was stopped");
+    let recorded = Recorded { loads: vec![load], step: 60_000 };
+    let was = WasThere::default();
+    assert!(reproduce(&stopped, &recorded, &was, 0, &options()).is_err());
+}

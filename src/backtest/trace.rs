@@ -44,8 +44,16 @@ impl Trace {
 
     /// How long all metrics are known, in ms.
     pub fn known_ms(&self) -> i64 {
-        let gaps = self.loads().iter().map(Load::gap_ms).max().unwrap_or_default();
-        (self.last() - self.first() - gaps).max(0)
+        let (mut end, last) = (self.first(), self.last());
+        let mut known = (last - end).max(0);
+        let mut gaps: Vec<_> = self.loads().iter().flat_map(Load::gaps).collect();
+        gaps.sort_unstable();
+        for (from, to) in gaps {
+            let to = to.min(last);
+            known -= (to - from.max(end)).max(0);
+            end = end.max(to);
+        }
+        known
     }
 
     /// In how many minutes a metric can't be trusted.

@@ -80,8 +80,7 @@ fn a_change_is_tried_on_the_page_as_backtest_tries_it() {
         browser.enter("#change-report iframe").await;
         browser.shows("h1", "Backtest of web (present), web (edited)").await;
         browser.shows(".verdict", "web (edited) against web (present): +").await;
-        // What it says of less than a minute is that of the command, which other tests judge.
-        browser.shows("#main", "Reproduction").await;
+        browser.shows("#main", "Reproduced by web (present)").await;
         let drawn = "document.querySelectorAll('#chart canvas, #difference canvas').length";
         assert_eq!(browser.value(drawn).await, 2);
         let other = "(() => { try { return parent.localStorage.length } catch (error) { return error.name } })()";

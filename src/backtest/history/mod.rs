@@ -57,7 +57,7 @@ pub struct PodStart {
 }
 
 impl History<'_> {
-    /// The load of each metric of a candidate, and the requests that its utilizations go by, which are set.
+    /// The load of each metric of a candidate while all are known, and the requests that its utilizations go by, which are set.
     ///
     /// # Errors
     /// If a query fails, or nothing was recorded.
@@ -80,7 +80,7 @@ impl History<'_> {
             }
             loads.push(load);
         }
-        Ok(Recorded { loads, step: grid.step })
+        Ok(Recorded { loads, step: grid.step }.in_common())
     }
 
     /// The replicas that there were: by kube-state-metrics, or the pods that had a sample.
@@ -102,7 +102,7 @@ impl History<'_> {
             let total = self.total(candidate, metric).await?;
             let Some(count) = &total.count else { continue };
             let points = self.points(count, total.is_marked, grid).await?;
-            let counted = points.into_iter().map(|(time, count)| (time, count as i64));
+            let counted = points.into_iter().map(|(time, count)| (time, number_of_replicas(count)));
             let replicas = Replicas::new(counted.collect());
             if !replicas.is_empty() {
                 let source = format!("pods counted by their samples of {}", metric.name);
@@ -156,7 +156,7 @@ impl History<'_> {
         let samples = raw(self.prometheus, selector, grid.first, grid.last).await;
         let samples = samples.map_err(|error| format!("{error}\n  {selector}"))?;
         let samples = samples.into_iter().filter(|(_, value)| value.is_finite());
-        Ok(Replicas::new(samples.map(|(time, value)| (time, value as i64)).collect()))
+        Ok(Replicas::new(samples.map(|(time, value)| (time, number_of_replicas(value))).collect()))
     }
 
     async fn read_requests(&self, candidate: &mut Candidate, grid: Grid) -> Result<(), String> {
@@ -232,6 +232,11 @@ impl History<'_> {
         first.points.retain(|(_, value)| value.is_finite());
         Ok(first.points)
     }
+}
+
+/// A number of replicas: what can be none is the nearest that can.
+fn number_of_replicas(value: f64) -> i64 {
+    (value as i64).clamp(0, i32::MAX.into())
 }
 
 /// The load through points of a grid. Where points are missing it is unknown. A total below zero is none.

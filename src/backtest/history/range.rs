@@ -34,7 +34,9 @@ pub async fn range(client: &Client, query: &str, grid: Grid) -> Result<Vec<Range
         let last = grid.last.min(at + (points - 1) * grid.step);
         match client.query_range(query, at, last, grid.step).await {
             Ok(body) => {
-                decode_matrix(&body)?.into_iter().for_each(|series| add(&mut all, series));
+                // Some servers align the times of an answer to its step.
+                let asked = [at.saturating_sub(grid.step), last.saturating_add(grid.step)];
+                add(&mut all, within(decode_matrix(&body)?, asked)?);
                 at = last + grid.step;
             }
             Err(error) if is_too_much(&error) && points > MIN_POINTS => points = points / 4 + 1,
@@ -61,8 +63,8 @@ pub async fn raw(
         let to = last.min(from + RAW_PIECE);
         let length = to - from;
         let read = client.query_at(&format!("{selector}[{length}ms]"), to).await;
-        let series = read.and_then(|body| decode_matrix(&body)).map_err(|error| error.to_string());
-        series?.into_iter().for_each(|series| add(&mut all, series));
+        let series = read.and_then(|body| within(decode_matrix(&body)?, [from, to]));
+        add(&mut all, series.map_err(|error| error.to_string())?);
         from = to;
     }
     one_thing(all)
@@ -104,10 +106,46 @@ fn is_too_much(error: &Error) -> bool {
     }
 }
 
-fn add(all: &mut Vec<RangeSeries>, series: RangeSeries) {
-    match all.iter_mut().find(|other| other.labels == series.labels) {
-        Some(other) => other.points.extend(series.points),
-        None => all.push(series),
+/// What of an answer is of the time that was asked for. Other points are left out: what comes of them would be computed over
+/// all the time to them. If nothing is left, the answer is of another time, such as one in another unit.
+fn within(
+    mut series: Vec<RangeSeries>,
+    [first, last]: [UnixMillis; 2],
+) -> Result<Vec<RangeSeries>, Error> {
+    let found = series.iter().flat_map(|series| &series.points).map(|(time, _)| *time).next();
+    for series in &mut series {
+        series.points.retain(|(time, _)| (first..=last).contains(time));
+    }
+    series.retain(|series| !series.points.is_empty());
+    match found {
+        Some(time) if series.is_empty() => Err(Error::InvalidResponse(format!(
+            "it has a point at {} s and none from {} to {} s, which was asked for",
+            seconds(time),
+            seconds(first),
+            seconds(last)
+        ))),
+        _ => Ok(series),
+    }
+}
+
+fn seconds(time: UnixMillis) -> f64 {
+    time as f64 / 1000.0
+}
+
+/// Adds the points of later pieces. One that is not later than those before is left out.
+fn add(all: &mut Vec<RangeSeries>, later: Vec<RangeSeries>) {
+    for series in later {
+        let known = all.iter().position(|other| other.labels == series.labels);
+        let index = known.unwrap_or_else(|| {
+            all.push(RangeSeries { labels: series.labels, points: Vec::new() });
+            all.len() - 1
+        });
+        let points = &mut all[index].points;
+        for point in series.points {
+            if points.last().is_none_or(|(last, _)| *last < point.0) {
+                points.push(point);
+            }
+        }
     }
 }
 
@@ -128,5 +166,23 @@ mod tests {
         assert_eq!(copies.len(), 60);
         let clusters = one_thing(vec![series("a", 0..60, 3.0), series("b", 0..60, 20.0)]);
         assert!(clusters.unwrap_err().contains("one cluster"));
+    }
+
+    #[test]
+    fn times_that_were_not_asked_for_are_left_out() {
+        let series = |times: &[UnixMillis]| RangeSeries {
+            points: times.iter().map(|time| (*time, 1.0)).collect(),
+            ..RangeSeries::default()
+        };
+        let odd = series(&[-1_000_000_000_000_000, 60_000, 75_000, UnixMillis::MAX]);
+        let kept = within(vec![odd], [60_000, 120_000]).unwrap();
+        assert_eq!(kept, [series(&[60_000, 75_000])]);
+        let mut all = kept;
+        add(&mut all, vec![series(&[75_000, 90_000, 30_000, 90_000, 105_000])]);
+        assert_eq!(all, [series(&[60_000, 75_000, 90_000, 105_000])]);
+        let error = within(vec![series(&[60, 75])], [60_000, 120_000]).unwrap_err().to_string();
+        assert!(error.contains("a point at 0.06 s and none from 60 to 120 s"), "{error}");
+        assert_eq!(within(vec![series(&[])], [60_000, 120_000]), Ok(Vec::new()));
+        assert_eq!(within(Vec::new(), [60_000, 120_000]), Ok(Vec::new()));
     }
 }

@@ -19,7 +19,7 @@ pub struct Choice {
     weeks: Weeks,
     /// The replica-hours that are allowed on the part that is tuned on, and on the rest.
     budget: Budget,
-    /// So much of the load can't be trusted that nothing becomes smaller by it.
+    /// So much of the load can't be trusted, or so little is known, that nothing becomes cheaper by it.
     pub is_doubtful: bool,
 }
 
@@ -155,6 +155,12 @@ impl Choice {
             let (cost, budget) = (after.replica_hours, self.budget.later);
             return Some(format!("{cost:.1} replica-hours, where the budget is {budget:.1}"));
         }
+        if self.is_doubtful && after.replica_hours * SAME < before.replica_hours {
+            return Some(format!(
+                "{:.1} replica-hours instead of {:.1}: nothing becomes cheaper by so short a load, or one that can't be trusted",
+                after.replica_hours, before.replica_hours
+            ));
+        }
         if let Some(most) = self.limits.under_minutes {
             let minutes = minutes_a_week(after, self.weeks.later);
             return (minutes > most).then(|| {
@@ -200,6 +206,12 @@ impl Choice {
             ));
         }
         let present = &self.present.tuned;
+        if self.is_doubtful && cost * SAME < present.replica_hours {
+            return Some(format!(
+                "{cost:.1} replica-hours instead of {:.1}: nothing becomes cheaper by so short a load, or one that can't be trusted",
+                present.replica_hours
+            ));
+        }
         let calm = present.reversals * 2 + (weeks.tuned * 7.0) as u64;
         if trial.tuned.reversals > calm {
             return Some(format!(

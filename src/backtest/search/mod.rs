@@ -50,6 +50,11 @@ pub fn search(
             "the load is too short to be tuned on and to be shown: days were expected".to_owned()
         );
     };
+    if tuned.known_ms() == 0 || later.known_ms() == 0 {
+        return Err(
+            "of the first two thirds of the load, or of the rest, nothing is known".to_owned()
+        );
+    }
     let weeks = |part: &Trace| part.known_ms() as f64 / 604_800_000.0;
     let weeks = Weeks { tuned: weeks(&tuned), later: weeks(&later) };
     let on = |part: &Trace, spec: &Value| {
@@ -111,6 +116,8 @@ pub fn search(
         };
         trials.extend(try_all(bases.iter().filter_map(variant).collect()));
     }
+    // Trials that could not be made are left out, but not those that were not waited for.
+    present.stop.check()?;
     if let Some(best) = choice.best(&trials) {
         trials[best].later = Some(on(&later, &trials[best].spec)?);
     }

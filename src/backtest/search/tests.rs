@@ -286,3 +286,52 @@ fn nothing_becomes_smaller_by_a_load_that_can_t_be_trusted() {
         assert!(chosen.tuned.replica_hours >= found.present.tuned.replica_hours);
     }
 }
+
+#[test]
+fn hours_of_load_make_nothing_cheaper() {
+    let path = format!("{}/tests/data/traces/crane-02.csv.gz", env!("CARGO_MANIFEST_DIR"));
+    let file = flate2::read::MultiGzDecoder::new(std::fs::File::open(path).unwrap());
+    let load = Load::read(std::io::BufReader::new(file)).unwrap();
+    let mut spec = spec();
+    spec["maxReplicas"] = json!(1_000);
+    spec["customMetrics"][0]["averageValue"] = json!("16.8806");
+    for hours in [1, 2, 6] {
+        let part = load.between(Some(load.last() - hours * 3_600_000), None).unwrap();
+        let found = searched_from(&spec, None, &part, LIMITS);
+        if let Some(chosen) = found.recommended {
+            let [before, after] = [&found.present, &chosen];
+            assert!(after.tuned.replica_hours >= before.tuned.replica_hours, "{}", chosen.label);
+            assert!(after.shown().replica_hours >= before.shown().replica_hours, "{hours}");
+        }
+    }
+}
+
+#[test]
+fn a_search_that_nobody_waits_for_ends() {
+    let present = Candidate::new("web", "shop", spec()).unwrap();
+    present.stop.stop();
+    let found = search(&present, &spec(), &Trace::File(waves()), &options(), LIMITS);
+    assert_eq!(found.unwrap_err(), "it was stopped");
+}
+
+#[test]
+fn a_part_of_which_nothing_is_known_is_no_part_to_tune_on() {
+    let rows = [0, 600].into_iter().chain(700..1_000);
+    let load = Load::of(rows.map(|minute: i64| (minute * 60_000, 50.0, minute <= 700)));
+    let present = Candidate::new("web", "shop", spec()).unwrap();
+    let found = search(&present, &spec(), &Trace::File(load), &options(), LIMITS);
+    assert!(found.is_err(), "{:?}", found.map(|found| found.reason));
+}
+
+#[test]
+fn what_is_given_for_a_metric_may_have_its_name_as_it_is_written() {
+    let present = Candidate::new("web", "shop", spec()).unwrap();
+    let metric = &present.metrics[0];
+    assert_ne!(metric.name, "requests", "it is generated");
+    for name in ["requests", &metric.name] {
+        let given = [(name.to_owned(), 12)].into();
+        assert_eq!(present.given(metric, &given), Ok(Some(&12)), "{name}");
+    }
+    let wrong = [("request".to_owned(), 12)].into();
+    assert_eq!(present.given(metric, &wrong), Ok(None));
+}
