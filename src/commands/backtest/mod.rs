@@ -85,7 +85,7 @@ pub(super) async fn report_on(
             Some(Feedback::Queue) => {
                 check_queue(flags, candidate, &totals)?;
                 // Not the target: that is a length of the queue.
-                candidate.metrics[0].pod_carries = flags.service_rate;
+                flags.service_rate.map_or(Ok(()), |rate| candidate.set_service_rate(rate))?;
             }
         }
     }

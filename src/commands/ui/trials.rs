@@ -3,6 +3,7 @@
 
 use super::error::{UiError, causes, cut};
 use super::reflect::{api, resource};
+use crate::backtest::Stop;
 use crate::commands::backtest::{self, Subject, Subjects, written};
 use crate::commands::story::{is_unsafe, plain_lines};
 use crate::commands::{convert, objects};
@@ -150,12 +151,15 @@ impl Trials {
         flags.recorded.from = Some(Moment::Ago(i64::from(on.hours) * 3_600_000));
         flags.recorded.namespace = Some(autoscaler.key.namespace.clone());
         flags.recorded.pod_carries = on.pod_carries;
-        let subjects = both(present, &edited, &flags.recorded).map_err(failed)?;
+        let mut subjects = both(present, &edited, &flags.recorded).map_err(failed)?;
+        let stop = Stop::default();
+        for subject in &mut subjects.found {
+            subject.candidate.stop = stop.clone();
+        }
         // A task of its own: what computes is not polled meanwhile, and sees neither the limit nor that the client is gone.
-        // It ends when this future is dropped, and the next trial waits until it has ended.
+        // It ends when this future is dropped, at its next decision, and the next trial waits until it has ended.
+        let _end = stop.on_drop();
         let mut trial = JoinSet::new();
-        // SEAM: it ends where it awaits, between candidates. A flag that the loop of a backtest looks at is to be set when
-        // this future is dropped, too.
         trial.spawn(async move {
             let _turn = turn;
             backtest::report_on(&flags, subjects).await
