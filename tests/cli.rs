@@ -287,6 +287,28 @@ fn a_backtest_is_written_in_each_format() {
 }
 
 #[test]
+fn no_command_succeeds_that_tries_none_of_many() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("two.yaml").display().to_string();
+    let object = |name: &str| {
+        format!(
+            r#"{{"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+        "metadata": {{"name": "{name}", "namespace": "shop"}}, "spec": {{"maxReplicas": 9,
+        "scaleTargetRef": {{"apiVersion": "apps/v1", "kind": "Deployment", "name": "{name}"}},
+        "customMetrics": [{{"metricName": "requests", "averageValue": "10"}}]}}}}"#
+        )
+    };
+    std::fs::write(&file, format!("{}\n---\n{}\n", object("web"), object("api"))).unwrap();
+    for (command, format) in [("backtest", "json"), ("recommend", "text"), ("recommend", "yaml")] {
+        let output =
+            plimsoll(&[command, "-f", &file, "--prometheus-url=http://127.0.0.1:1", "-o", format]);
+        assert_eq!(output.status.code(), Some(1), "{command}");
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(error.contains("none of 2 autoscalers could be tried:"), "{error}");
+    }
+}
+
+#[test]
 fn an_invalid_configuration_is_refused_with_file_line_and_field() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("wrong.yaml");

@@ -79,6 +79,7 @@ fn a_change_is_tried_on_the_page_as_backtest_tries_it() {
         // The report is the page of a backtest, with its charts and no way to this page.
         browser.enter("#change-report iframe").await;
         browser.shows("h1", "Backtest of web (present), web (edited)").await;
+        browser.shows(".verdict", "carries: 20 of http_requests_total (the target of web").await;
         browser.shows(".verdict", "web (edited) against web (present): +").await;
         browser.shows("#main", "Reproduced by web (present)").await;
         let drawn = "document.querySelectorAll('#chart canvas, #difference canvas').length";

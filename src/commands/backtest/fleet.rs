@@ -1,13 +1,14 @@
 //! Many autoscalers, each on the load of its own workload.
 
-use super::recorded::{Backend, OfWorkload};
+use super::carries;
+use super::recorded::{Backend, OfWorkload, check_queries};
 use super::report::low_confidence;
 use super::subjects::{Subject, Subjects};
 use super::text;
 use crate::backtest::{self, Agreement, Figures, Span, Trust};
 use crate::blocking;
 use crate::commands::progress::Progress;
-use crate::commands::story::plain_lines;
+use crate::commands::story::{counted, plain_lines};
 use crate::commands::table::{Align, table};
 use crate::config::{BacktestFlags, RecordedFlags, ReportFormat};
 use serde::Serialize;
@@ -44,6 +45,7 @@ pub async fn each<T>(
     if let Some((flag, _)) = of_one.into_iter().find(|(_, is_given)| count > 1 && *is_given) {
         return Err(format!("{flag}: it is for one workload, and there are {count} autoscalers"));
     }
+    check_queries(flags, subjects.iter().map(|one| &one.candidate))?;
     let backend = Arc::new(Backend::open(flags, url)?);
     let mut progress = (count > 1).then(|| Progress::new("autoscalers", count));
     // Tasks of their own, so that responses are read while something is made of others.
@@ -101,6 +103,11 @@ pub async fn backtest(
         return Err("--feedback: it is for one workload".to_owned());
     }
     let Subjects { found, mut failed, .. } = subjects;
+    let carries_of = |mut subject: Subject| {
+        carries::set(&mut subject.candidate, &subject.written, None)?;
+        Ok(subject)
+    };
+    let found = found.into_iter().map(carries_of).collect::<Result<_, String>>()?;
     let members = each(found, &flags.recorded, url, |subject, read| {
         let recorded = &read.recorded;
         let (first, end) = (recorded.first(), recorded.last());
@@ -133,6 +140,9 @@ pub async fn backtest(
             Err(error) => failed.push(format!("{subject}: {error}")),
         }
     }
+    if tried.is_empty() {
+        return Err(text::none_tried(&failed));
+    }
     tried.sort_by(|one, other| {
         other.figures.under_pod_minutes.total_cmp(&one.figures.under_pod_minutes)
     });
@@ -148,8 +158,8 @@ fn summary(tried: &[Tried], failed: &[String]) -> String {
     let short = tried.iter().filter(|one| one.figures.under_minutes > 0.0).count();
     let _ = writeln!(
         report,
-        "{} autoscalers: {:.0} replica-hours where the load needs {:.0}; {short} of them short of pods, for {:.0} pod-minutes",
-        tried.len(),
+        "{}: {:.0} replica-hours where the load needs {:.0}; {short} of them short of pods, for {:.0} pod-minutes",
+        counted(tried.len() as i64, "autoscaler"),
         sum(|figures| figures.replica_hours),
         sum(|figures| figures.needed_replica_hours),
         sum(|figures| figures.under_pod_minutes),
@@ -161,6 +171,11 @@ fn summary(tried: &[Tried], failed: &[String]) -> String {
             "{doubtful} of them did otherwise in the last day than is simulated (trust: low): another spec, scaling by hand, or a start that takes longer"
         );
     }
+    let _ = writeln!(
+        report,
+        "Each is judged by what one of its pods carries: by its annotation {}, or else its target.",
+        carries::ANNOTATION
+    );
     let mut rows = vec![text::header("AUTOSCALER")];
     rows[0].extend(["REPRODUCED", "TRUST"].map(str::to_owned));
     for Tried { namespace, figures, reproduced, trust, .. } in tried {

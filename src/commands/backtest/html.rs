@@ -39,7 +39,11 @@ pub fn html(tried: &Tried) -> String {
         "title" => escape(&title(tried)),
         "style" => style(),
         "span" => escape(&text::span(tried)),
-        "verdict" => items(&text::verdicts(&tried.runs)),
+        "verdict" => {
+            let mut lines = text::verdicts(&tried.runs);
+            lines.extend(tried.judged.clone());
+            items(&lines)
+        }
         "reproduced" => reproduced(tried),
         "figures" => figures(tried),
         "terms" => escape(text::TERMS),

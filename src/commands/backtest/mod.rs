@@ -1,9 +1,12 @@
 //! `plimsoll backtest`: autoscalers on recorded load.
 
+pub(super) mod carries;
 mod fleet;
 mod glyphs;
 mod html;
 mod json;
+mod judged;
+mod names;
 mod page_data;
 mod picture;
 mod png;
@@ -14,20 +17,23 @@ mod subjects;
 mod svg;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_files;
 mod text;
 
 pub(super) use fleet::{Member, each, not_tried};
 pub(super) use html::sources;
-pub(super) use recorded::{OfWorkload, check};
+pub(super) use recorded::{OfWorkload, check, check_queries};
 pub(super) use report::POD_START;
 pub(super) use subjects::{Subject, Subjects, written};
-pub(super) use text::{reproduced, shown};
+pub(super) use text::{none_tried, reproduced, shown, tidy};
 
 use crate::backtest::{self, Candidate, Load};
 use crate::blocking;
 use crate::commands::story::{plain, plain_lines};
 use crate::config::{BacktestFlags, Feedback, Moment, RecordedFlags, ReportFormat};
 use report::{Bounds, Tried};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{BufRead, BufReader, IsTerminal, Read};
 use std::path::{Path, PathBuf};
@@ -70,19 +76,25 @@ pub(super) async fn report_on(
     if let Some(url) = url.filter(|_| subjects.are_of_several_workloads()) {
         return fleet::backtest(flags, url, subjects).await.map(String::into_bytes);
     }
-    let subjects = subjects.all()?;
-    let mut candidates: Vec<Candidate> = subjects.into_iter().map(|one| one.candidate).collect();
+    let mut subjects = subjects.all()?;
+    check_queries(recorded, subjects.iter().map(|one| &one.candidate))?;
     let totals = recorded.queries.iter().cloned().collect();
-    for candidate in &mut candidates {
+    for Subject { candidate, .. } in &mut subjects {
         match flags.feedback {
             None => candidate.refuse_feedback(&totals)?,
-            Some(Feedback::Queue) => check_queue(flags, candidate)?,
-        }
-        if let Some(pod_carries) = recorded.pod_carries {
-            candidate.only_metric().map_err(|error| format!("--pod-carries: {error}"))?;
-            candidate.metrics[0].pod_carries = Some(pod_carries);
+            Some(Feedback::Queue) => {
+                check_queue(flags, candidate, &totals)?;
+                // Not the target: that is a length of the queue.
+                flags.service_rate.map_or(Ok(()), |rate| candidate.set_service_rate(rate))?;
+            }
         }
     }
+    let judged = match flags.feedback {
+        // The report has the rate.
+        Some(Feedback::Queue) => None,
+        None => Some(judged::judge(&mut subjects, recorded.pod_carries, url.is_some())?),
+    };
+    let candidates: Vec<Candidate> = subjects.into_iter().map(|one| one.candidate).collect();
     if let Some(bounds) = Bounds::of(flags.output) {
         bounds.check(candidates.len())?;
     }
@@ -91,6 +103,7 @@ pub(super) async fn report_on(
         (None, Some(url)) => recorded::run(flags, url, candidates).await?,
         (None, None) => return Err("--load or --prometheus-url was expected".to_owned()),
     };
+    let tried = Tried { judged, ..tried };
     Ok(blocking::run(|| match flags.output {
         ReportFormat::Text => text::text(&tried).into_bytes(),
         ReportFormat::Json => json::json(tried).into_bytes(),
@@ -101,17 +114,18 @@ pub(super) async fn report_on(
 }
 
 /// Refuses what is no queue, or of which Prometheus is not asked what arrives.
-fn check_queue(flags: &BacktestFlags, candidate: &Candidate) -> Result<(), String> {
+fn check_queue(
+    flags: &BacktestFlags,
+    candidate: &Candidate,
+    totals: &BTreeMap<String, String>,
+) -> Result<(), String> {
     let metric = candidate.only_metric().map_err(|error| format!("--feedback queue: {error}"))?;
-    let is_asked = || {
-        let mut names = flags.recorded.queries.iter().map(|(name, _)| name);
-        names.any(|name| *name == metric.name || *name == metric.key)
-    };
-    match flags.recorded.load.is_some() || is_asked() {
+    let is_asked = totals.keys().any(|name| names::check([candidate], name).is_ok());
+    match flags.recorded.load.is_some() || is_asked {
         true => Ok(()),
         false => Err(format!(
             "--feedback queue: the query for what arrives in a second was expected: --query {}=PROMQL",
-            metric.name
+            names::short(candidate, metric)
         )),
     }
 }
@@ -129,6 +143,9 @@ fn on_file(
     path: &Path,
     candidates: Vec<Candidate>,
 ) -> Result<Tried, String> {
+    for candidate in &candidates {
+        check_only(candidate)?;
+    }
     let load = load_of(path, &flags.recorded)?;
     let options = flags.modeled(flags.recorded.options(POD_START));
     let bounds = Bounds::of(flags.output);
@@ -142,7 +159,29 @@ fn on_file(
     }
     let low_confidence = report::low_confidence([&load]);
     let was = Vec::new();
-    Ok(Tried { runs, load, low_confidence, recorded: None, was, recordings, candidates, options })
+    Ok(Tried {
+        runs,
+        load,
+        low_confidence,
+        judged: None,
+        recorded: None,
+        was,
+        recordings,
+        candidates,
+        options,
+    })
+}
+
+/// Refuses a candidate of which a file does not have the load.
+///
+/// # Errors
+/// If it has several metrics, or one of CPU or memory.
+pub(super) fn check_only(candidate: &Candidate) -> Result<(), String> {
+    let only = candidate.only_metric().map(|_| ());
+    only.map_err(|error| {
+        let name = &candidate.name;
+        format!("{name}: {error}; --prometheus-url reads the load of each metric")
+    })
 }
 
 /// The part of the load of a file that flags choose.

@@ -10,6 +10,7 @@ use crate::ledger::{
 use crate::time::UnixMillis;
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -119,20 +120,32 @@ fn slots(recording: &Recording) -> impl Iterator<Item = &Slot> {
     })
 }
 
-/// The load, of the candidate with the most decisions.
+/// The load of each metric of the candidates, of the one with the most decisions that has it.
 fn loads(tried: &Tried) -> Vec<LoadColumns> {
-    let known = |one: &&Recording| one.slots.iter().flatten().count();
-    let Some(recording) = tried.recordings.iter().max_by_key(known) else { return Vec::new() };
-    let metrics = recording.metrics().iter().enumerate();
-    let columns = metrics.map(|(index, metric)| {
-        let values = || slots(recording).map(move |slot| slot.loads.get(index).copied().flatten());
-        LoadColumns {
-            name: plain(&metric.name).into_owned(),
-            low: values().map(|load| load.map(|(low, _)| short(low))).collect(),
-            high: values().map(|load| load.map(|(_, high)| short(high))).collect(),
+    let known = |one: &&Recording| Reverse(one.slots.iter().flatten().count());
+    let recordings = tried.recordings.iter();
+    let mut recordings: Vec<&Recording> =
+        recordings.filter(|one| one.slots.iter().any(Option::is_some)).collect();
+    recordings.sort_by_key(known);
+    let mut columns: Vec<LoadColumns> = Vec::new();
+    for recording in recordings {
+        let before = columns.len();
+        for (index, metric) in recording.metrics().iter().enumerate() {
+            let name = plain(&metric.name).into_owned();
+            // Several of one name are those of one candidate.
+            if columns[..before].iter().any(|column| column.name == name) {
+                continue;
+            }
+            let values =
+                || slots(recording).map(move |slot| slot.loads.get(index).copied().flatten());
+            columns.push(LoadColumns {
+                name,
+                low: values().map(|load| load.map(|(low, _)| short(low))).collect(),
+                high: values().map(|load| load.map(|(_, high)| short(high))).collect(),
+            });
         }
-    });
-    columns.collect()
+    }
+    columns
 }
 
 /// A number with six significant digits.

@@ -1,11 +1,13 @@
 //! `plimsoll backtest --prometheus-url`: load and replicas from Prometheus, and what was is reproduced first.
 
+use super::names;
 use super::report::{Bounds, FromPrometheus, POD_START, Start, Tried, low_confidence};
 use crate::backtest::{
     self, Candidate, Grid, History, LowConfidence, Options, PodStart, Recorded, Span, WasThere,
 };
 use crate::blocking;
 use crate::clock::WallClock;
+use crate::commands::story::span;
 use crate::config::{BacktestFlags, Config, Moment, RecordedFlags};
 use crate::connect;
 use crate::prometheus::Client;
@@ -74,8 +76,14 @@ impl Backend {
     /// The times at which the load is read for decisions of this period.
     fn grid(&self, step: i64) -> Result<Grid, String> {
         let Self { first, last, .. } = *self;
-        if first + step > last {
+        if first >= last {
             return Err("--from: a time before --to, and before now, was expected".to_owned());
+        }
+        if first + step > last {
+            let [there, period] = [last - first, step].map(span);
+            return Err(format!(
+                "--from: there are {there} of history until --to: at least a period, which is {period}, was expected"
+            ));
         }
         // Before it is all read.
         backtest::check_ticks((last - first) / step)?;
@@ -135,6 +143,20 @@ impl Backend {
 /// If a flag or the configuration is invalid.
 pub fn check(flags: &RecordedFlags, url: &str) -> Result<(), String> {
     Backend::open(flags, url).map(|_| ())
+}
+
+/// Refuses a query for a metric that none of these candidates has.
+///
+/// # Errors
+/// If there is one.
+pub fn check_queries<'a>(
+    flags: &RecordedFlags,
+    candidates: impl Iterator<Item = &'a Candidate> + Clone,
+) -> Result<(), String> {
+    flags.queries.iter().try_for_each(|(name, _)| {
+        let known = names::check(candidates.clone(), name);
+        known.map_err(|error| format!("--query: {error}"))
+    })
 }
 
 /// Tries candidates for one workload on what Prometheus recorded.
@@ -214,7 +236,17 @@ pub async fn run(
     }
     let recorded = Some(FromPrometheus { reproduction, pod_start: start });
     let was = was_there.replicas.samples().to_vec();
-    Ok(Tried { runs, load, low_confidence, recorded, was, recordings, candidates, options })
+    Ok(Tried {
+        runs,
+        load,
+        low_confidence,
+        judged: None,
+        recorded,
+        was,
+        recordings,
+        candidates,
+        options,
+    })
 }
 
 impl Start {

@@ -24,6 +24,8 @@ pub struct Tried {
     pub load: Load,
     /// Where it can't be trusted.
     pub low_confidence: Vec<LowConfidence>,
+    /// By what one pod carries it is judged, in words; none of a queue, which has a rate.
+    pub judged: Option<String>,
     /// What Prometheus says besides; none for a file of load.
     pub recorded: Option<FromPrometheus>,
     /// How many replicas there were, from each of these times on; empty if that is unknown.

@@ -1,5 +1,6 @@
 //! The autoscalers that are tried, from files.
 
+use super::carries;
 use crate::backtest::Candidate;
 use crate::commands::{convert, objects};
 use crate::config::RecordedFlags;
@@ -38,25 +39,31 @@ impl Subjects {
     /// # Errors
     /// If a file can't be read, or has no autoscaler in it.
     pub fn read(files: &[PathBuf], flags: &RecordedFlags) -> Result<Self, String> {
-        let read = |path: &PathBuf| Ok((path.clone(), objects::read(path)?));
+        let read = |path: &PathBuf| {
+            let objects = objects::parse(&objects::read(path)?);
+            let objects = objects.map_err(|error| format!("{}: {error}", path.display()))?;
+            Ok((path.clone(), objects))
+        };
         Self::of(&files.iter().map(read).collect::<Result<Vec<_>, String>>()?, flags)
     }
 
-    /// The same of texts, by the paths of their files.
+    /// The same of objects, by the paths of their files.
     ///
     /// # Errors
-    /// If one is not YAML, or has no autoscaler in it.
-    pub fn of(texts: &[(PathBuf, String)], flags: &RecordedFlags) -> Result<Self, String> {
+    /// If a file has no autoscaler in it.
+    pub fn of(files: &[(PathBuf, Vec<Value>)], flags: &RecordedFlags) -> Result<Self, String> {
         let mut subjects = Self::default();
         let mut paths: Vec<&Path> = Vec::new();
-        for (path, text) in texts {
+        for (path, objects) in files {
             let in_file = |error: String| format!("{}: {error}", path.display());
             let before = subjects.found.len() + subjects.failed.len();
-            for object in objects::parse(text).map_err(in_file)? {
-                if is_made(&object) {
+            let mut made = None;
+            for object in objects {
+                if let Some(by) = maker(object) {
+                    made.get_or_insert((object, by));
                     continue;
                 }
-                match subject(&object, flags, &mut subjects.notes) {
+                match subject(object, flags, &mut subjects.notes) {
                     Ok(None) => {}
                     Ok(Some(subject)) => {
                         subjects.found.push(subject);
@@ -66,9 +73,11 @@ impl Subjects {
                 }
             }
             if subjects.found.len() + subjects.failed.len() == before {
-                return Err(in_file(
-                    "there is no Autoscaler, HorizontalPodAutoscaler or ScaledObject in it".into(),
-                ));
+                return Err(in_file(match made {
+                    Some((object, by)) => only_made(object, &by),
+                    None => "there is no Autoscaler, HorizontalPodAutoscaler or ScaledObject in it"
+                        .to_owned(),
+                }));
             }
         }
         subjects.tell_apart(&paths, flags.load.is_some());
@@ -148,8 +157,7 @@ fn subject(
     notes: &mut Vec<String>,
 ) -> Result<Option<Subject>, String> {
     let (converted, said) = convert::convert_one(object, flags.prometheus_url.as_deref())?;
-    // It is tried, and not made.
-    notes.extend(said.into_iter().filter(|note| !note.ends_with(convert::DELETE_HPA)));
+    notes.extend(said);
     let Some(mut converted) = converted else { return Ok(None) };
     let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
     let name = text("/metadata/name");
@@ -159,7 +167,15 @@ fn subject(
         converted["metadata"]["namespace"] = namespace.into();
     }
     let candidate = Candidate::new(name, namespace, converted["spec"].clone());
-    let candidate = candidate.map_err(|error| format!("{}: {error}", name.escape_debug()))?;
+    let of_it = |error: String| format!("{}: {error}", name.escape_debug());
+    let candidate = candidate.map_err(of_it)?;
+    let annotations = object.pointer("/metadata/annotations");
+    if annotations.is_some_and(|all| !all.is_null() && !all.is_object()) {
+        return Err(of_it("metadata.annotations: a map was expected".to_owned()));
+    }
+    if flags.pod_carries.is_none() {
+        carries::annotated(&candidate, object).map_err(of_it)?;
+    }
     let kind = text("/kind").to_owned();
     Ok(Some(Subject { object: converted, written: written(object), kind, candidate }))
 }
@@ -177,11 +193,26 @@ pub fn written(object: &Value) -> Value {
     written
 }
 
-/// Whether an Autoscaler or a ScaledObject has made the HorizontalPodAutoscaler.
-fn is_made(object: &Value) -> bool {
+/// The Autoscaler or ScaledObject that has made an HorizontalPodAutoscaler, if one has: its kind and name.
+fn maker(object: &Value) -> Option<String> {
     let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    owners
-        .into_iter()
-        .flatten()
-        .any(|owner| matches!(owner["kind"].as_str(), Some("Autoscaler" | "ScaledObject")))
+    owners.into_iter().flatten().find_map(|owner| {
+        let text = |field: &str| owner.get(field).and_then(Value::as_str).unwrap_or_default();
+        let (group, kind) = (text("apiVersion").split('/').next(), text("kind"));
+        let is_known = matches!(
+            (group, kind),
+            (Some("plimsoll.dev"), "Autoscaler") | (Some("keda.sh"), "ScaledObject")
+        );
+        is_known.then(|| format!("{kind} {}", text("name").escape_debug()))
+    })
+}
+
+/// Why there is nothing to try where all objects are made.
+fn only_made(object: &Value, by: &str) -> String {
+    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
+    let name = name.escape_debug();
+    let who = if by.starts_with("ScaledObject") { "KEDA makes" } else { "Plimsoll makes" };
+    format!(
+        "{who} the HorizontalPodAutoscaler {name} of the {by}, and would take a change of it back: try the {by} with plimsoll backtest -f FILE"
+    )
 }

@@ -4,8 +4,6 @@ use super::html::escape;
 use super::report::{Bounds, FromPrometheus, Start};
 use super::*;
 use crate::backtest::{Options, Reproduction, Trust};
-use crate::config::{Cli, Command};
-use clap::Parser;
 use serde_json::{Value, json};
 use std::io::Read as _;
 use std::time::Duration;
@@ -14,10 +12,14 @@ use std::time::Duration;
 const HOSTILE: &str = "</script></style><img src=x onerror=alert(1)>{{data}}\" '\u{202e}\u{ffff}&";
 
 fn candidate(name: &str, target: &str) -> Candidate {
+    candidate_by("requests", name, target)
+}
+
+fn candidate_by(metric: &str, name: &str, target: &str) -> Candidate {
     let spec = json!({
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
         "minReplicas": 1, "maxReplicas": 12,
-        "customMetrics": [{"metricName": "requests", "averageValue": target}],
+        "customMetrics": [{"metricName": metric, "averageValue": target}],
         "behavior": {"scaleUp": {"policies": [{"type": "Pods", "value": 2, "periodSeconds": 60}]}},
     });
     Candidate::new(name, "shop", spec).expect("a candidate")
@@ -42,6 +44,7 @@ fn tried(candidates: Vec<Candidate>, bounds: Bounds) -> Tried {
         runs: Vec::new(),
         load,
         low_confidence,
+        judged: Some("Judged by <one> pod.".to_owned()),
         recorded: None,
         was: Vec::new(),
         recordings: Vec::new(),
@@ -234,50 +237,21 @@ fn midnight_is_the_hour_0_of_its_day() {
     assert!(!include_str!("assets/report.js").contains("hour12"));
 }
 
-/// The autoscalers of files with the flags of a command.
-fn subjects(files: &[&str], flags: &[&str]) -> Subjects {
-    let folder = tempfile::tempdir().expect("a folder");
-    let mut line: Vec<String> = ["plimsoll", "backtest"].map(str::to_owned).into();
-    line.extend(flags.iter().map(|flag| (*flag).to_owned()));
-    for (index, text) in files.iter().enumerate() {
-        let path = folder.path().join(format!("{index}.yaml"));
-        std::fs::write(&path, text).expect("a file");
-        line.extend(["-f".to_owned(), path.display().to_string()]);
-    }
-    let Command::Backtest(flags) = Cli::try_parse_from(line).expect("flags").command else {
-        panic!("it is a backtest");
-    };
-    Subjects::read(&flags.files, &flags.recorded).expect("autoscalers")
-}
-
-fn hpa(namespace: &str) -> String {
-    json!({
-        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": "web", "namespace": namespace},
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-            "maxReplicas": 10,
-            "metrics": [{"type": "Pods", "pods": {"metric": {"name": "requests"},
-                "target": {"type": "AverageValue", "averageValue": "10"}}}],
-        },
-    })
-    .to_string()
+#[test]
+fn a_page_has_the_load_of_each_metric() {
+    let jobs = candidate_by("jobs", "jobs", "10");
+    let data = page_data::data(&tried(vec![candidate("web", "10"), jobs], page()));
+    let data = serde_json::to_value(data).expect("JSON");
+    let loads = data["loads"].as_array().expect("loads");
+    assert_eq!(loads.len(), 2);
+    assert!(loads[0]["name"].as_str().is_some_and(|name| name.starts_with("requests")));
+    assert_eq!(loads[0]["high"], loads[1]["high"]);
 }
 
 #[test]
-fn names_of_two_namespaces_are_told_apart_where_the_load_is_one() {
-    let names = |flags: &[&str]| -> Vec<String> {
-        let found = subjects(&[&hpa("staging"), &hpa("prod")], flags).found;
-        found.into_iter().map(|subject| subject.candidate.name).collect()
-    };
-    let of_file = names(&["--load", "load.csv"]);
-    assert!(of_file[0].contains("0.yaml") && of_file[1].contains("1.yaml"), "{of_file:?}");
-    assert_eq!(names(&["--prometheus-url", "http://prometheus:9090"]), ["web", "web"]);
-}
-
-#[test]
-fn no_one_is_told_to_delete_an_hpa_that_is_only_tried() {
-    assert_eq!(subjects(&[&hpa("shop")], &["--load", "load.csv"]).notes, [""; 0]);
+fn a_page_says_by_which_number_it_judges() {
+    let page = html::html(&tried(two("web"), page()));
+    assert!(page.contains("<li>Judged by &lt;one&gt; pod.</li>"));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::report::{FromPrometheus, Tried, queue};
 use crate::backtest::{self, Agreement, Figures, LowConfidence, Run, Trust};
-use crate::commands::story::plain;
+use crate::commands::story::{self, plain, plain_lines};
 use crate::commands::table::{Align, table};
 use crate::time::UnixMillis;
 use std::fmt::Write;
@@ -12,14 +12,14 @@ pub const TERMS: &str = "NEEDED: hours of the pods that the load needs. MIN SHOR
 
 /// For a person: the verdict, and a table below.
 pub fn text(tried: &Tried) -> String {
-    let Tried { runs, low_confidence, recorded, .. } = tried;
+    let Tried { runs, low_confidence, recorded, judged, .. } = tried;
     let mut text = String::new();
     if let Some(recorded) = recorded {
         text += &reproduced(recorded);
         text.push('\n');
     }
-    for line in verdicts(runs) {
-        text += &line;
+    for line in verdicts(runs).iter().chain(judged) {
+        text += line;
         text.push('\n');
     }
     if let Some(rate) = tried.options.service_rate {
@@ -30,7 +30,9 @@ pub fn text(tried: &Tried) -> String {
     if !low_confidence.is_empty() {
         let minutes = backtest::minutes(low_confidence);
         let parts = low_confidence.len();
-        let _ = writeln!(text, "\nLow confidence: {minutes:.0} minutes in {parts} parts");
+        let counted = [(minutes.round() as i64, "minute"), (parts as i64, "part")];
+        let [minutes, in_parts] = counted.map(|(count, one)| story::counted(count, one));
+        let _ = writeln!(text, "\nLow confidence: {minutes} in {in_parts}");
         const SHOWN: usize = 5;
         for one in low_confidence.iter().take(SHOWN) {
             let _ = writeln!(text, "  {}", part(one));
@@ -57,7 +59,8 @@ pub fn span(tried: &Tried) -> String {
     let (first, last) = tried.span();
     let days = (last - first) as f64 / 86_400_000.0;
     let ticks = runs.first().map_or(0, |run| run.ticks);
-    format!("{ticks} decisions in {days:.1} days, from {} to {}", shown(first), shown(last))
+    let decisions = story::counted(ticks, "decision");
+    format!("{decisions} in {days:.1} days, from {} to {}", shown(first), shown(last))
 }
 
 /// The table of figures, its header first.
@@ -128,7 +131,7 @@ fn verdict(figures: &Figures) -> String {
 
 /// The second against the first.
 fn comparison(first: &Figures, second: &Figures) -> String {
-    let share = (second.replica_hours / first.replica_hours - 1.0) * 100.0;
+    let share = tidy((second.replica_hours / first.replica_hours - 1.0) * 100.0, 1);
     let cost = match share.is_finite() {
         true => format!("{share:+.1} % replica-hours"),
         false => "replica-hours that can't be compared".to_owned(),
@@ -137,9 +140,23 @@ fn comparison(first: &Figures, second: &Figures) -> String {
         "{} against {}: {cost}, {:+.1} pod-minutes short, {:+} changes",
         plain(&second.name),
         plain(&first.name),
-        second.under_pod_minutes - first.under_pod_minutes,
+        tidy(second.under_pod_minutes - first.under_pod_minutes, 1),
         second.scale_events as i64 - first.scale_events as i64
     )
+}
+
+/// A number rounded to so many digits after the point, which is no `-0`.
+pub fn tidy(number: f64, digits: i32) -> f64 {
+    let unit = 10_f64.powi(digits);
+    (number * unit).round() / unit + 0.0
+}
+
+/// The error where none of several autoscalers could be tried.
+pub fn none_tried(failed: &[String]) -> String {
+    let count = failed.len();
+    failed.iter().fold(format!("none of {count} autoscalers could be tried:"), |text, error| {
+        text + "\n  " + &plain_lines(error)
+    })
 }
 
 /// What of the past was reproduced, and how much the rest can be trusted.
@@ -147,7 +164,7 @@ pub fn reproduced(recorded: &FromPrometheus) -> String {
     let mut text = String::new();
     match &recorded.reproduction {
         None => {
-            text += "Not compared with what was: neither kube-state-metrics nor samples of pods say how many replicas there were\n"
+            text += "Not compared with what was: no sample of kube-state-metrics, and none of pods, says how many replicas there were after a decision\n"
         }
         Some(reproduction) => {
             let share = |share: f64| format!("{:.1} %", share * 100.0);
@@ -161,13 +178,13 @@ pub fn reproduced(recorded: &FromPrometheus) -> String {
             let agreement = &reproduction.agreement;
             let _ = writeln!(
                 text,
-                "Reproduced by {}: of {} decisions {}, {:.2} replicas apart on average ({}, {} changes)",
+                "Reproduced by {}: of {} {}, {:.2} replicas apart on average ({}, {})",
                 plain(&reproduction.name),
-                agreement.ticks,
+                story::counted(agreement.ticks, "decision"),
                 of(agreement),
                 agreement.mean_difference,
                 plain(&reproduction.source),
-                reproduction.changes,
+                story::counted(reproduction.changes as i64, "change"),
             );
             let _ = writeln!(
                 text,

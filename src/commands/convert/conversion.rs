@@ -5,6 +5,19 @@ use serde_json::{Value, json};
 /// What is to be done with an HPA when its Autoscaler is made.
 pub const DELETE_HPA: &str = "delete the HorizontalPodAutoscaler when the Autoscaler is made: while both are there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector), but with --native-hpas=ignore both do";
 
+/// What a note is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum About {
+    /// How the Autoscaler decides.
+    Decisions,
+    /// The Prometheus that is asked.
+    Server,
+    /// What is to be done when it is made.
+    Making,
+    /// What is left out, or is probably a mistake in the object: it also says why no Autoscaler is made, where none is.
+    Fault,
+}
+
 /// The conversion of one object.
 pub struct Conversion {
     /// The namespace of the object.
@@ -12,29 +25,33 @@ pub struct Conversion {
     /// The name of the object.
     pub name: String,
     /// What was left out or has another meaning.
-    pub notes: Vec<Note>,
+    pub notes: Vec<(About, String)>,
     /// Whether something was left out without which the Autoscaler would scale differently.
     pub incomplete: bool,
     /// The Prometheus that Plimsoll queries, if known.
     pub server: Option<String>,
 }
 
-/// What was left out or has another meaning.
-pub struct Note {
-    pub text: String,
-    /// Whether it also says why no Autoscaler is made, where none is.
-    pub is_fault: bool,
-}
-
 impl Conversion {
     /// Adds a note on the Autoscaler.
     pub fn note(&mut self, note: &str) {
-        self.notes.push(Note { text: note.to_owned(), is_fault: false });
+        self.notes.push((About::Decisions, note.to_owned()));
     }
 
     /// Adds a note on what is probably a mistake in the object.
     pub fn fault(&mut self, note: &str) {
-        self.notes.push(Note { text: note.to_owned(), is_fault: true });
+        self.notes.push((About::Fault, note.to_owned()));
+    }
+
+    /// Adds a note on what is to be done when the Autoscaler is made.
+    pub fn advise(&mut self, note: &str) {
+        self.notes.push((About::Making, note.to_owned()));
+    }
+
+    /// Adds a note on the Prometheus that is asked, so that the Autoscaler is created as a preview.
+    pub fn other_server(&mut self, note: &str) {
+        self.notes.push((About::Server, note.to_owned()));
+        self.incomplete = true;
     }
 
     /// Adds a note on what was left out, so that the Autoscaler is created as a preview.
@@ -61,7 +78,7 @@ impl Conversion {
 
     /// Converts the spec of an `autoscaling/v2` HorizontalPodAutoscaler.
     pub fn of_hpa(&mut self, spec: &Value) -> Value {
-        self.note(DELETE_HPA);
+        self.advise(DELETE_HPA);
         let mut spec = spec.clone();
         quote_fractions(&mut spec);
         spec

@@ -12,7 +12,7 @@ use super::{check_schema, objects};
 use crate::config::ConvertFlags;
 use crate::crd::{Autoscaler, AutoscalerSpec};
 pub(super) use conversion::DELETE_HPA;
-use conversion::{Conversion, Note};
+use conversion::{About, Conversion};
 use kube::Resource;
 use scaled_object::ScaledObject;
 use serde_json::{Map, Value, json};
@@ -30,6 +30,8 @@ pub struct Converted {
     pub notes: Vec<String>,
     /// The objects that could not be converted, and why.
     pub errors: Vec<String>,
+    /// What is converted is tried, and not made: only what changes decisions is noted.
+    pub is_tried: bool,
 }
 
 /// Converts the objects of files. Returns the text to print, and the result.
@@ -61,8 +63,8 @@ pub(super) fn yaml(value: &Value) -> String {
     serde_saphyr::to_string(value).expect("plain data has nothing that YAML can't say")
 }
 
-/// The Autoscaler that an object is or becomes, with what was left out or has another meaning; none of an object that
-/// becomes none. `server` is the Prometheus that is queried, if known.
+/// The Autoscaler that an object is or becomes, to be tried, with what was left out or has another meaning; none of an
+/// object that becomes none. `server` is the Prometheus that is queried, if one is.
 ///
 /// # Errors
 /// If it can't be converted.
@@ -71,7 +73,7 @@ pub(super) fn convert_one(
     server: Option<&str>,
 ) -> Result<(Option<Value>, Vec<String>), String> {
     let server = server.map(str::to_owned);
-    let mut converted = Converted { server, ..Converted::default() };
+    let mut converted = Converted { server, is_tried: true, ..Converted::default() };
     convert_object(object, &mut converted);
     match converted.errors.first() {
         Some(error) => Err(error.clone()),
@@ -128,22 +130,36 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         }
     };
     let mut spec = spec;
+    let (is_tried, has_server) = (converted.is_tried, converted.server.is_some());
+    let notes = |conversion: &Conversion, is_made: bool| -> Vec<String> {
+        let is_meant = |of: About| match of {
+            About::Decisions => is_made,
+            About::Server => !is_tried || has_server,
+            About::Making => is_made && !is_tried,
+            About::Fault => true,
+        };
+        let notes = conversion.notes.iter().filter(|(of, _)| is_meant(*of));
+        notes.map(|(_, note)| format!("{about}: {note}")).collect()
+    };
     let has_metrics = ["metrics", "customMetrics"].iter().any(|field| spec.get(field).is_some());
     let none_converts = (kind == "ScaledObject" && !has_metrics).then(|| {
         "none of its triggers can be converted: without metrics it would scale on 80 % CPU"
             .to_owned()
     });
-    let refused = none_converts.or_else(|| match (refused(&spec)?, &*kind) {
+    let (invalid, unknown) = faults(object, &spec);
+    let refused = none_converts.or_else(|| match (invalid?, &*kind) {
         (why, "ScaledObject") => Some(format!("of the Autoscaler that it would be, {why}")),
         (why, _) => Some(why),
     });
-    let notes = |conversion: &Conversion| -> Vec<String> {
-        let counts = |note: &&Note| refused.is_none() || note.is_fault;
-        let all = conversion.notes.iter().filter(counts);
-        all.map(|note| format!("{about}: {}", note.text)).collect()
-    };
-    if let Some(why) = &refused {
-        converted.notes.extend(notes(&conversion));
+    let refused = refused.or_else(|| {
+        // Of other kinds it is what their controllers do not read, either.
+        (kind == "Autoscaler" && !unknown.is_empty()).then(|| unknown.join("; "))
+    });
+    for text in unknown.iter().filter(|_| kind != "Autoscaler") {
+        conversion.note(text);
+    }
+    if let Some(why) = refused {
+        converted.notes.extend(notes(&conversion, false));
         converted.errors.push(format!("{about}: left out: {why}"));
         return;
     }
@@ -158,7 +174,7 @@ fn convert_object(object: &Value, converted: &mut Converted) {
                 "it may not scale as before: with `mode: Preview` it shows what it would do. Review it, then set `mode: Active`"
             }
         };
-        conversion.note(note);
+        conversion.advise(note);
     }
     let mut metadata = json!({"name": conversion.name});
     if !conversion.namespace.is_empty() {
@@ -176,7 +192,7 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         "metadata": metadata,
         "spec": spec,
     }));
-    converted.notes.extend(notes(&conversion));
+    converted.notes.extend(notes(&conversion, true));
 }
 
 /// The annotations that an Autoscaler keeps: `kubectl apply` would remove those that it once wrote itself. Not kubectl's copy of
@@ -193,11 +209,18 @@ fn annotations(object: &Value) -> Option<Value> {
     (!kept.is_empty()).then_some(Value::Object(kept))
 }
 
-/// Why kube-apiserver or Plimsoll would refuse a spec.
-fn refused(spec: &Value) -> Option<String> {
-    let faults = check_schema::check("Autoscaler", &json!({"spec": spec}));
+/// Why kube-apiserver or Plimsoll would refuse a spec, and the fields that an Autoscaler does not have. Those of the
+/// object around the spec are those of an Autoscaler only if it is one.
+fn faults(object: &Value, spec: &Value) -> (Option<String>, Vec<String>) {
+    let mut whole = match object["kind"] == "Autoscaler" {
+        true => object.clone(),
+        false => json!({}),
+    };
+    whole["spec"] = spec.clone();
+    let faults = check_schema::check("Autoscaler", &whole);
     let of_schema = faults.invalid.into_iter().find(|fault| fault.starts_with("spec"));
-    of_schema.or_else(|| AutoscalerSpec::read(spec.clone()).err().map(|error| error.to_string()))
+    let read = || AutoscalerSpec::read(spec.clone()).err().map(|error| error.to_string());
+    (of_schema.or_else(read), faults.unknown)
 }
 
 #[cfg(test)]

@@ -119,7 +119,7 @@ impl Conversion {
             self.missing("initialCooldownPeriod has no counterpart: a new Autoscaler removes no replica before its metrics were there for the scale-down window");
         }
         if spec.advanced.get("restoreToOriginalReplicaCount") == Some(&json!(true)) {
-            self.note("restoreToOriginalReplicaCount is left out: deleting an Autoscaler leaves the scale as it is. Set it to false on the ScaledObject before you delete that: KEDA would set the replicas of the beginning, under load");
+            self.advise("restoreToOriginalReplicaCount is left out: deleting an Autoscaler leaves the scale as it is. Set it to false on the ScaledObject before you delete that: KEDA would set the replicas of the beginning, under load");
         }
         match spec.polling_interval {
             Some(interval) if interval < SYNC_PERIOD => {
@@ -131,7 +131,7 @@ impl Conversion {
             None => {}
         }
         self.annotations(annotations, &mut new);
-        self.note("the ScaledObject has a HorizontalPodAutoscaler of its own: while that is there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector), but with --native-hpas=ignore both do. Delete the ScaledObject before the Autoscaler is active, or set `mode: Preview` meanwhile. If the workload is at zero then, scale it to 1, as that is not Plimsoll's zero; KEDA would take that back");
+        self.advise("the ScaledObject has a HorizontalPodAutoscaler of its own: while that is there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector), but with --native-hpas=ignore both do. Delete the ScaledObject before the Autoscaler is active, or set `mode: Preview` meanwhile. If the workload is at zero then, scale it to 1, as that is not Plimsoll's zero; KEDA would take that back");
         new
     }
 

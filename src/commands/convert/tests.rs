@@ -244,6 +244,28 @@ fn an_object_that_would_read_other_series_or_scale_differently_is_a_preview() {
 }
 
 #[test]
+fn an_unknown_field_of_an_autoscaler_is_an_error() {
+    let made = converted(
+        "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {name: web, namespace: shop}\n\
+         spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3, \
+         behaviour: {scaleDown: {selectPolicy: Disabled}}}\n",
+    );
+    assert!(made.objects.is_empty() && made.errors.len() == 1, "{made:?}");
+    assert!(made.errors[0].contains("left out: spec.behaviour: unknown field"), "{made:?}");
+}
+
+#[test]
+fn nobody_is_told_to_delete_what_was_left_out() {
+    let made = converted(
+        "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\nmetadata: {name: web, namespace: shop}\n\
+         spec: {scaleTargetRef: {name: web}, triggers: [{type: rabbitmq}]}\n",
+    );
+    let notes = made.notes.join("\n");
+    assert!(made.objects.is_empty() && notes.contains("rabbitmq"), "{made:?}");
+    assert!(!notes.contains("Delete the ScaledObject"), "{notes}");
+}
+
+#[test]
 fn annotations_that_pause_are_kept() {
     let object = |annotation: &str| {
         converted(&format!(

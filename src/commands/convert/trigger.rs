@@ -185,18 +185,18 @@ fn server(conversion: &mut Conversion, path: &str, trigger: &Trigger) {
     if let Some(address) = field("serverAddress") {
         let plain = |url: &str| url.trim_end_matches('/').to_owned();
         if conversion.server.as_deref().map(plain) != Some(plain(&address)) {
-            conversion.missing(&format!("{path}: serverAddress {address}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url"));
+            conversion.other_server(&format!("{path}: serverAddress {address}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url"));
         }
     }
     let settings =
         ["authModes", "customHeaders", "cortexOrgID", "namespace", "queryParameters", "unsafeSsl"];
     for left in settings {
         if field(left).is_some_and(|value| !matches!(value.as_str(), "" | "false")) {
-            conversion.missing(&format!("{path}: metadata.{left} is left out: see --prometheus-header, --prometheus-token-file and --prometheus-ca-file"));
+            conversion.other_server(&format!("{path}: metadata.{left} is left out: see --prometheus-header, --prometheus-token-file and --prometheus-ca-file"));
         }
     }
     if trigger.authentication_ref.is_some() {
-        conversion.missing(&format!(
+        conversion.other_server(&format!(
             "{path}: authenticationRef is left out: Plimsoll logs in by its own flags"
         ));
     }

@@ -1,6 +1,7 @@
 //! What is probably a mistake in a spec, by the load that it had.
 
 use crate::backtest::{Recommendation, Trace};
+use crate::commands::story::counted;
 use serde_json::Value;
 
 /// A maximum that is more than this many times what the load needs at most bounds nothing.
@@ -61,11 +62,13 @@ pub fn warnings(found: &Recommendation, spec: &Value, trace: &Trace) -> Vec<Stri
         ));
     }
     if minutes < 2.0 * 1_440.0 {
-        warnings.push(format!("tuned on {:.0} hours: a day is no week", minutes / 60.0));
+        let hours = counted((minutes / 60.0).round() as i64, "hour");
+        warnings.push(format!("tuned on {hours}: a day is no week"));
     }
     if doubtful {
         warnings.push(format!(
-            "{untrusted:.0} minutes of the load can't be trusted: gaps, or more was asked for than pods could carry (plimsoll backtest lists them)"
+            "{} of the load can't be trusted: gaps, or more was asked for than pods could carry (plimsoll backtest lists them)",
+            counted(untrusted.round() as i64, "minute")
         ));
     }
     warnings

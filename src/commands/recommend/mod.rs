@@ -1,6 +1,5 @@
 //! `plimsoll recommend`: better specs of autoscalers, by recorded load.
 
-mod carries;
 mod found;
 mod lint;
 mod rewritten;
@@ -8,7 +7,7 @@ mod rewritten;
 mod tests;
 mod text;
 
-use super::backtest::{self, Member, OfWorkload, POD_START, Subject, Subjects};
+use super::backtest::{self, Member, OfWorkload, POD_START, Subject, Subjects, carries};
 use super::convert;
 use super::story::{plain, plain_lines};
 use crate::backtest::{Keep, Limits, Options, Reproduction, Trace, Trust, search};
@@ -42,7 +41,7 @@ async fn searched(flags: &RecommendFlags) -> Result<String, String> {
                     found.len() + failed.len()
                 ));
             };
-            subject.candidate.only_metric()?;
+            backtest::check_only(&subject.candidate)?;
             subject.candidate.refuse_feedback(&BTreeMap::new())?;
             let trace = Trace::File(backtest::load_of(path, recorded)?);
             let read = Read { trace, options: recorded.options(POD_START), reproduction: None };
@@ -73,6 +72,9 @@ async fn searched(flags: &RecommendFlags) -> Result<String, String> {
             Err(error) if is_one => return Err(format!("{subject}: {error}")),
             Err(error) => failed.push(format!("{subject}: {error}")),
         }
+    }
+    if found.is_empty() {
+        return Err(backtest::none_tried(&failed));
     }
     Ok(match (flags.output, &*found) {
         (RecommendFormat::Text, [(subject, one)]) if is_one => text::of_one(subject, one),

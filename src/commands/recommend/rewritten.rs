@@ -1,7 +1,6 @@
 //! The objects with recommended specs, of the kind that they have.
 
-use super::carries;
-use crate::commands::backtest::Subject;
+use crate::commands::backtest::{Subject, carries};
 use serde_json::Value;
 use std::collections::BTreeMap;
 

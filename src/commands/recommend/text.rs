@@ -3,9 +3,9 @@
 use super::found::Found;
 use super::rewritten;
 use crate::backtest::{Figures, Recommendation, Trial};
-use crate::commands::backtest::{Subject, not_tried};
+use crate::commands::backtest::{Subject, not_tried, tidy};
 use crate::commands::convert;
-use crate::commands::story::plain;
+use crate::commands::story::{counted, plain};
 use crate::commands::table::{Align, table};
 use std::fmt::Write;
 
@@ -111,9 +111,11 @@ pub fn of_many(mut found: Vec<(Subject, Found)>, failed: &[String]) -> String {
     let (short, cost) =
         found.iter().map(gain).fold((0.0, 0.0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
     let mut text = format!(
-        "{better} of {} autoscalers have a better spec: {short:.0} pod-minutes less short and {:+.0} replica-hours, on the parts that were not tuned on, which decide whether one is recommended\n\n",
-        found.len(),
-        -cost
+        "{better} of {} {}: {:.0} pod-minutes less short and {:+.0} replica-hours, on the parts that were not tuned on, which decide whether one is recommended\n\n",
+        counted(found.len() as i64, "autoscaler"),
+        if found.len() == 1 { "has a better spec" } else { "have a better spec" },
+        tidy(short, 0),
+        tidy(-cost, 0)
     );
     let header = [
         "AUTOSCALER",
@@ -165,7 +167,7 @@ pub fn of_many(mut found: Vec<(Subject, Found)>, failed: &[String]) -> String {
 /// A change in percent of what is there now.
 fn change(before: f64, after: f64, what: &str) -> String {
     match before > 0.0 {
-        true => format!("{:+.1} % {what}", (after / before - 1.0) * 100.0),
+        true => format!("{:+.1} % {what}", tidy((after / before - 1.0) * 100.0, 1)),
         false => format!("{after:.1} {what} instead of none"),
     }
 }

@@ -28,7 +28,8 @@ pub fn plain_lines(text: &str) -> String {
     text.split('\n').map(plain).collect::<Vec<_>>().join("\n")
 }
 
-fn is_unsafe(character: char) -> bool {
+/// Whether a character controls a terminal, turns the direction of writing, or is not seen.
+pub fn is_unsafe(character: char) -> bool {
     let turns = matches!(character,
         '\u{200e}' | '\u{200f}' | '\u{061c}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     // Line and paragraph separators, and what is not seen.

@@ -3,9 +3,10 @@
 use super::access::{Access, CHANGE};
 use super::one;
 use super::rows::Rows;
-use super::trials::{Refusal, Trials};
+use super::trials::{On, Refusal, Trials};
 use super::{assets, error::cut};
 use crate::commands::backtest;
+use crate::config::above_zero;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use axum::Router;
 use axum::body::Body;
@@ -168,20 +169,32 @@ async fn present(
     page.trials()?.present(&named.autoscaler()?).await
 }
 
-/// The load that a change is tried on: of so many hours until now.
+/// What a change is tried on: the load of so many hours until now, and what one pod carries of it. An empty text is none.
 #[derive(Deserialize)]
 struct Tried {
     hours: u32,
+    #[serde(default)]
+    carries: String,
+}
+
+impl Tried {
+    fn on(&self) -> Result<On, Refusal> {
+        let text = self.carries.trim();
+        let pod_carries = (!text.is_empty()).then(|| above_zero(text)).transpose();
+        let pod_carries = pod_carries
+            .map_err(|error| (StatusCode::BAD_REQUEST, format!("One pod carries: {error}.")))?;
+        Ok(On { hours: self.hours, pod_carries })
+    }
 }
 
 /// The report on the edited autoscaler, which is the body.
 async fn report(
     State(page): State<Arc<Page>>,
     Query(named): Query<Named>,
-    Query(Tried { hours }): Query<Tried>,
+    Query(tried): Query<Tried>,
     edited: Body,
 ) -> Result<Response, Refusal> {
-    let report = page.trials()?.report(&named.autoscaler()?, hours, edited).await?;
+    let report = page.trials()?.report(&named.autoscaler()?, tried.on()?, edited).await?;
     // As a file, not as a page of this server: what shows it has it in a frame of its own origin.
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], report).into_response())
 }
@@ -198,4 +211,20 @@ fn respond(page: &Page, lines: impl Stream<Item = String> + Send + 'static) -> R
     });
     let content_type = [(header::CONTENT_TYPE, "application/x-ndjson")];
     (content_type, Body::from_stream(lines)).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_one_pod_carries_is_a_number_or_nothing() {
+        let on = |carries: &str| Tried { hours: 1, carries: carries.to_owned() }.on();
+        for (text, expected) in [("", None), (" ", None), (" 250m ", Some(0.25))] {
+            assert_eq!(on(text).ok().map(|on| on.pod_carries), Some(expected), "{text}");
+        }
+        let (status, text) = on("much").expect_err("no number");
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(text.starts_with("One pod carries: a number above 0"), "{text}");
+    }
 }

@@ -2,21 +2,22 @@
 
 use super::parse::{Moment, above_zero, at_least_zero, duration, moment, named, named_quantity};
 use super::prometheus::PrometheusFlags;
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
 /// Where recorded load is from, and how the simulated workload behaves.
 #[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("recording").args(["load", "prometheus_url"]).required(true)))]
 pub struct RecordedFlags {
     /// The recorded load: time,value rows under a header, in Unix seconds and the unit of the metric for the whole
     /// workload; .gz is decompressed.
-    #[arg(long, value_name = "LOAD.csv[.gz]", required_unless_present = "prometheus_url")]
+    #[arg(long, value_name = "LOAD.csv[.gz]")]
     pub load: Option<PathBuf>,
 
     /// The Prometheus that has the load: the metrics of each autoscaler are read from it. First the spec that was in
     /// force, the first of a workload, is compared with the replicas that there were.
-    #[arg(long, value_name = "URL", conflicts_with = "load")]
+    #[arg(long, value_name = "URL")]
     pub prometheus_url: Option<String>,
 
     #[command(flatten)]
@@ -24,24 +25,25 @@ pub struct RecordedFlags {
     pub prometheus: PrometheusFlags,
 
     /// The configuration file of the server: its labels and templates (podMetrics) are those of the queries.
-    #[arg(long, value_name = "FILE", requires = "prometheus_url")]
+    #[arg(long, value_name = "FILE", conflicts_with = "load")]
     pub config: Option<PathBuf>,
 
     /// The query for the total of a metric, in place of the one that is made of it; may be repeated. METRIC is a name in
-    /// metrics, or a resource.
-    #[arg(long = "query", value_name = "METRIC=PROMQL", value_parser = named, requires = "prometheus_url")]
+    /// metrics, a metricName, or a resource.
+    #[arg(long = "query", value_name = "METRIC=PROMQL", value_parser = named, conflicts_with = "load")]
     pub queries: Vec<(String, String)>,
 
     /// What each pod requests of a resource, where kube-state-metrics does not say it, such as cpu=500m; may be repeated.
-    #[arg(long = "request", value_name = "RESOURCE=QUANTITY", value_parser = named_quantity, requires = "prometheus_url")]
+    #[arg(long = "request", value_name = "RESOURCE=QUANTITY", value_parser = named_quantity, conflicts_with = "load")]
     pub requests: Vec<(String, f64)>,
 
     /// The namespace of autoscalers that have none.
     #[arg(short, long, value_name = "NAME", requires = "prometheus_url")]
     pub namespace: Option<String>,
 
-    /// What one pod carries of the load, in its unit: the pods that are needed go by it. Without it, the averageValue of
-    /// each autoscaler, so that a target with headroom is short of its own target.
+    /// What one pod carries of the load, in the unit of the target: the pods that are needed go by it. Without it, what
+    /// the annotation plimsoll.dev/pod-carries of an autoscaler says, or else its target: over Prometheus that of the
+    /// first one, for all; of a file each one's own, so that a target with headroom is short of its own target.
     #[arg(long, value_name = "NUMBER", value_parser = above_zero)]
     pub pod_carries: Option<f64>,
 
@@ -59,11 +61,11 @@ pub struct RecordedFlags {
     pub to: Option<Moment>,
 
     /// The window of the metric: each sample is the mean of the load over it. With --load only; a query has its own.
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "60s", conflicts_with = "prometheus_url")]
     pub window: Duration,
 
     /// How often the metric is scraped. With --load only.
-    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "15s")]
+    #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "15s", conflicts_with = "prometheus_url")]
     pub scrape_interval: Duration,
 
     /// The period of decisions. Without it, that of the autoscaler, or 15s.

@@ -15,7 +15,7 @@ pub use commands::{
     CheckFlags, ClusterFlags, CompareFlags, ConvertFlags, ExplainFlags, FreezeFlags, HistoryFlags,
     ObjectFlags, OutputFormat, PauseFlags, ReplayFlags, UiFlags,
 };
-pub use parse::Moment;
+pub use parse::{Moment, above_zero};
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
 pub use serve::{ServeFlags, TlsVersion};
 

@@ -27,6 +27,7 @@ export class Change {
     this.#busy(false);
     find("change").open = false;
     find("change-text").value = "";
+    find("change-carries").value = "";
     this.#tell("", "");
     this.#clear();
   }
@@ -69,8 +70,9 @@ export class Change {
   async #try() {
     const began = performance.now();
     const hours = find("change-span").value;
+    const carries = find("change-carries").value.trim();
     const body = find("change-text").value;
-    await this.#ask("Trying it. This can take a while.", { hours }, { method: "POST", body }, async (response) => {
+    await this.#ask("Trying it. This can take a while.", { hours, carries }, { method: "POST", body }, async (response) => {
       this.#report(new Blob([await response.arrayBuffer()], { type: "text/html" }));
       return `Tried in ${((performance.now() - began) / 1000).toFixed(1)} s. The report is below.`;
     });

@@ -1,6 +1,7 @@
 //! What one pod carries, which an object keeps in an annotation, so that the next recommendation begins with it and not
 //! with the target that this one has lowered.
 
+use super::names;
 use crate::backtest::Candidate;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -15,22 +16,47 @@ pub const ANNOTATION: &str = "plimsoll.dev/pod-carries";
 /// If either is invalid.
 pub fn set(candidate: &mut Candidate, object: &Value, flag: Option<f64>) -> Result<bool, String> {
     if let Some(carries) = flag {
-        candidate.only_metric().map_err(|error| format!("--pod-carries: {error}"))?;
-        candidate.metrics[0].pod_carries = Some(carries);
+        set_only(candidate, carries)?;
         return Ok(false);
     }
-    let annotations = &object["metadata"]["annotations"];
-    let known = annotations[ANNOTATION].as_str().map(read).transpose()?.unwrap_or_default();
-    let named = candidate.clone();
-    let mut is_assumed = false;
-    for metric in &mut candidate.metrics {
-        let given = named.given(metric, &known);
-        match given.map_err(|error| format!("the annotation {ANNOTATION}: {error}"))? {
-            Some(carries) => metric.set_carries_as_target(*carries),
-            None => is_assumed = true,
+    let given = annotated(candidate, object)?;
+    for (metric, given) in candidate.metrics.iter_mut().zip(&given) {
+        if let Some(carries) = given {
+            metric.set_carries_as_target(*carries);
         }
     }
-    Ok(is_assumed)
+    Ok(given.iter().any(Option::is_none))
+}
+
+/// Sets what a pod carries of the only metric, in the unit of its target.
+///
+/// # Errors
+/// If there are more.
+pub fn set_only(candidate: &mut Candidate, carries: f64) -> Result<(), String> {
+    let count = candidate.metrics.len();
+    let [metric] = &mut *candidate.metrics else {
+        return Err(format!(
+            "--pod-carries: {count} metrics: one was expected; the annotation {ANNOTATION} says it of each"
+        ));
+    };
+    metric.set_carries_as_target(carries);
+    Ok(())
+}
+
+/// What the annotation of an object says of each metric of its candidate, in the order of these.
+///
+/// # Errors
+/// If the annotation is invalid, or has a name that is none of its metrics.
+pub fn annotated(candidate: &Candidate, object: &Value) -> Result<Vec<Option<f64>>, String> {
+    let annotations = object.pointer("/metadata/annotations");
+    let known = match annotations.and_then(|all| all.get(ANNOTATION)) {
+        None | Some(Value::Null) => return Ok(vec![None; candidate.metrics.len()]),
+        Some(Value::String(text)) => read(text)?,
+        Some(other) => return Err(expected(&other.to_string())),
+    };
+    let wrong = |error: String| format!("the annotation {ANNOTATION}: {error}");
+    let known = names::by_key(candidate, known).map_err(wrong)?;
+    Ok(candidate.metrics.iter().map(|metric| known.get(&metric.key).copied()).collect())
 }
 
 fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
@@ -40,9 +66,11 @@ fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
         (number > 0.0 && number.is_finite()).then(|| (unescaped(name.trim()), number))
     };
     let all: Option<BTreeMap<String, f64>> = text.split(',').map(one).collect();
-    all.ok_or_else(|| {
-        format!("the annotation {ANNOTATION}: METRIC=NUMBER was expected, not {text:?}")
-    })
+    all.ok_or_else(|| expected(&format!("{text:?}")))
+}
+
+fn expected(found: &str) -> String {
+    format!("the annotation {ANNOTATION}: METRIC=NUMBER was expected, not {found}")
 }
 
 /// What would end a name is escaped as in URLs.
@@ -86,8 +114,19 @@ mod tests {
         });
         let mut candidate = Candidate::new("web", "shop", spec).unwrap();
         candidate.set_request("cpu", None, 0.5);
-        let object = json!({"metadata": {"annotations": {ANNOTATION: "cpu=80,requests=10"}}});
-        assert_eq!(set(&mut candidate.clone(), &object, None), Ok(true), "its generated name");
+        let annotated = |text: Value| json!({"metadata": {"annotations": {ANNOTATION: text}}});
+        let object = annotated(json!("cpu=80,requests=10"));
+        assert_eq!(set(&mut candidate.clone(), &object, None), Ok(false), "its metricName");
+        for (text, expected) in [
+            (json!("requestz=10"), "\"requestz\" is no metric of it: cpu or requests was expected"),
+            (json!("requests_74234e98afe7_prod_web=10"), "is no metric of it: cpu or requests"),
+            (json!(10), "METRIC=NUMBER was expected, not 10"),
+        ] {
+            let error = set(&mut candidate.clone(), &annotated(text), None).unwrap_err();
+            assert!(error.contains(ANNOTATION) && error.contains(expected), "{error}");
+        }
+        let error = set(&mut candidate.clone(), &object, Some(10.0)).unwrap_err();
+        assert!(error.contains("--pod-carries: 2 metrics"), "{error}");
         let name = candidate.metrics[1].name.clone();
         let object =
             json!({"metadata": {"annotations": {ANNOTATION: format!("cpu=80,{name}=10")}}});

@@ -1,0 +1,227 @@
+//! What is tried of files, by which flags.
+
+use super::text::tidy;
+use super::*;
+use crate::config::{Cli, Command};
+use clap::Parser;
+use serde_json::{Value, json};
+
+/// Half an hour of load.
+const LOAD: &str = "time,value\n0,20\n900,90\n1800,30\n";
+
+/// The flags of a command with these files and a `load.csv`.
+fn flags(files: &[&str], flags: &[&str]) -> (tempfile::TempDir, BacktestFlags) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let load = folder.path().join("load.csv");
+    std::fs::write(&load, LOAD).expect("a file");
+    let load = load.display().to_string();
+    let mut line: Vec<String> = ["plimsoll", "backtest"].map(str::to_owned).into();
+    line.extend(flags.iter().map(|flag| flag.replace("load.csv", &load)));
+    for (index, text) in files.iter().enumerate() {
+        let path = folder.path().join(format!("{index}.yaml"));
+        std::fs::write(&path, text).expect("a file");
+        line.extend(["-f".to_owned(), path.display().to_string()]);
+    }
+    let Command::Backtest(flags) = Cli::try_parse_from(line).expect("flags").command else {
+        panic!("it is a backtest");
+    };
+    (folder, *flags)
+}
+
+/// The autoscalers of files with the flags of a command.
+fn subjects(files: &[&str], of: &[&str]) -> Subjects {
+    let (_folder, flags) = flags(files, of);
+    Subjects::read(&flags.files, &flags.recorded).expect("autoscalers")
+}
+
+const OF_FILE: &[&str] = &["--load", "load.csv"];
+/// Nobody answers there.
+const OF_PROMETHEUS: &[&str] = &["--prometheus-url", "http://127.0.0.1:1"];
+
+/// What the command writes, or its error.
+async fn ran(files: &[&str], of: &[&str]) -> Result<String, String> {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let (_folder, flags) = flags(files, of);
+    run(&flags).await.map(|report| String::from_utf8(report).expect("a text"))
+}
+
+/// An Autoscaler with this target, annotation and field of its spec.
+fn autoscaler(target: &str, annotations: Value, field: (&str, Value)) -> String {
+    let mut object = json!({
+        "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+        "metadata": {"name": "web", "namespace": "shop", "annotations": annotations},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "maxReplicas": 10,
+            "customMetrics": [{"metricName": "requests", "averageValue": target}],
+        },
+    });
+    object["spec"][field.0] = field.1;
+    object.to_string()
+}
+
+fn plain_autoscaler(target: &str) -> String {
+    autoscaler(target, Value::Null, ("minReplicas", json!(1)))
+}
+
+#[test]
+fn candidates_are_judged_by_one_number_where_one_is_known() {
+    let annotations = json!({carries::ANNOTATION: "requests=16"});
+    let annotated = autoscaler("12", annotations, ("minReplicas", json!(1)));
+    let [ten, twenty] = ["10", "20"].map(plain_autoscaler);
+    let judged = |second: &str, of: &[&str], flag: Option<f64>| {
+        let mut found = subjects(&[&ten, second], of).found;
+        let said = judged::judge(&mut found, flag, of == OF_PROMETHEUS).expect("numbers");
+        let carries = found.iter().map(|one| one.candidate.metrics[0].carries());
+        (carries.collect::<Vec<f64>>(), said)
+    };
+    for (second, of, flag, expected, words) in [
+        (&twenty, OF_PROMETHEUS, None, [10.0, 10.0], "carries: 10 of requests (the target of web"),
+        (
+            &twenty,
+            OF_FILE,
+            None,
+            [10.0, 20.0],
+            "do not compare: one pod carries 10 of requests (the target",
+        ),
+        (&ten, OF_FILE, None, [10.0, 10.0], "Judged by what one pod carries: 10 of requests"),
+        (
+            &annotated,
+            OF_FILE,
+            None,
+            [16.0, 16.0],
+            "16 of requests (the annotation plimsoll.dev/pod-carries of web",
+        ),
+        (&annotated, OF_PROMETHEUS, None, [16.0, 16.0], "16 of requests (the annotation"),
+        (&annotated, OF_FILE, Some(9.0), [9.0, 9.0], "carries: 9 (as given)."),
+    ] {
+        let (carries, said) = judged(second, of, flag);
+        assert_eq!(carries, expected, "{said}");
+        assert!(said.contains(words), "{said}");
+    }
+}
+
+#[tokio::test]
+async fn the_report_says_by_which_number_it_judges() {
+    let [ten, twenty] = ["10", "20"].map(plain_autoscaler);
+    let text = ran(&[&ten, &twenty], OF_FILE).await.expect("a report");
+    assert!(text.contains("Each is judged by a number of its own"), "{text}");
+    // The target is a length of the queue, and no load.
+    let queue = ["--load", "load.csv", "--feedback", "queue", "--service-rate", "5"];
+    let text = ran(&[&ten], &queue).await.expect("a report");
+    assert!(!text.contains("Judged") && text.contains("each ready pod completes 5"), "{text}");
+}
+
+#[test]
+fn what_kubernetes_would_drop_is_not_tried() {
+    let typo = autoscaler("10", Value::Null, ("minReplica", json!(20)));
+    let failed = subjects(&[&typo], OF_FILE).failed;
+    assert!(failed[0].contains("spec.minReplica: unknown field"), "{failed:?}");
+    let hpa = hpa("shop").replace("maxReplicas", "behaviour\":{},\"maxReplicas");
+    let found = subjects(&[&hpa], OF_FILE);
+    assert!(found.notes[0].contains("spec.behaviour: unknown field"), "{:?}", found.notes);
+    assert_eq!(found.found.len(), 1);
+    // No map would be written to.
+    let failed = subjects(&[&autoscaler("10", json!("foo"), ("minReplicas", json!(1)))], OF_FILE);
+    assert!(failed.failed[0].contains("metadata.annotations: a map was"), "{:?}", failed.failed);
+}
+
+#[tokio::test]
+async fn a_name_that_is_no_metric_is_refused() {
+    let ten = plain_autoscaler("10");
+    let asked = async |query: &str| {
+        let of = [OF_PROMETHEUS, &["--query", query]].concat();
+        ran(&[&ten], &of).await.expect_err("nobody answers")
+    };
+    let error = asked("nonsense=up").await;
+    assert_eq!(error, "--query: \"nonsense\" is no metric of it: requests was expected");
+    let error = asked("requests=sum(up)").await;
+    assert!(error.contains("can't be reached"), "{error}");
+    let annotations = json!({carries::ANNOTATION: "requestz=16"});
+    let wrong = autoscaler("10", annotations, ("minReplicas", json!(1)));
+    let failed = subjects(&[&wrong], OF_FILE).failed;
+    assert!(failed[0].contains("\"requestz\" is no metric of it: requests was"), "{failed:?}");
+    // A flag that is stronger needs none.
+    let of = [OF_FILE, &["--pod-carries", "9"]].concat();
+    assert_eq!(subjects(&[&wrong], &of).failed, [""; 0]);
+}
+
+#[tokio::test]
+async fn a_fleet_of_which_none_is_tried_fails() {
+    let ten = plain_autoscaler("10");
+    let other = ten.replace("web", "api");
+    let error = ran(&[&ten, &other], OF_PROMETHEUS).await.expect_err("nobody answers");
+    assert!(error.starts_with("none of 2 autoscalers could be tried:\n  shop/web: "), "{error}");
+    assert_eq!(format!("{:+.0} {:+.1}", tidy(-0.0, 0), tidy(-0.04, 1)), "+0 +0.0");
+}
+
+#[tokio::test]
+async fn less_history_than_a_period_is_told() {
+    let of = [OF_PROMETHEUS, &["--from=-10s"]].concat();
+    let error = ran(&[&plain_autoscaler("10")], &of).await.expect_err("too little");
+    assert!(error.contains("10s of history") && error.contains("which is 15s"), "{error}");
+}
+
+#[test]
+fn flags_without_effect_are_refused() {
+    let parsed = |line: &str| {
+        let line = format!("plimsoll backtest -f web.yaml {line}");
+        Cli::try_parse_from(line.split(' ')).map(|_| ()).map_err(|error| error.to_string())
+    };
+    for flag in ["--query a=b", "--request cpu=1", "--config c.yaml", "--prometheus-url http://p"] {
+        let error = parsed(&format!("--load load.csv {flag}")).expect_err(flag);
+        assert!(error.contains("cannot be used with"), "{error}");
+        assert!(
+            flag.contains("url") || parsed(&format!("--prometheus-url http://p {flag}")).is_ok()
+        );
+    }
+    for flag in ["--window 60s", "--scrape-interval 15s"] {
+        assert_eq!(parsed(&format!("--load load.csv {flag}")), Ok(()));
+        assert!(parsed(&format!("--prometheus-url http://p {flag}")).is_err(), "{flag}");
+    }
+    let error = parsed("--warm-up 0s").expect_err("no load");
+    assert!(error.contains("--load <LOAD") && error.contains("--prometheus-url <URL>"), "{error}");
+}
+
+fn hpa(namespace: &str) -> String {
+    json!({
+        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "maxReplicas": 10,
+            "metrics": [{"type": "Pods", "pods": {"metric": {"name": "requests"},
+                "target": {"type": "AverageValue", "averageValue": "10"}}}],
+        },
+    })
+    .to_string()
+}
+
+#[test]
+fn names_of_two_namespaces_are_told_apart_where_the_load_is_one() {
+    let names = |flags: &[&str]| -> Vec<String> {
+        let found = subjects(&[&hpa("staging"), &hpa("prod")], flags).found;
+        found.into_iter().map(|subject| subject.candidate.name).collect()
+    };
+    let of_file = names(&["--load", "load.csv"]);
+    assert!(of_file[0].contains("0.yaml") && of_file[1].contains("1.yaml"), "{of_file:?}");
+    assert_eq!(names(&["--prometheus-url", "http://prometheus:9090"]), ["web", "web"]);
+}
+
+#[test]
+fn no_one_is_told_to_delete_an_hpa_that_is_only_tried() {
+    assert_eq!(subjects(&[&hpa("shop")], OF_FILE).notes, [""; 0]);
+    let object = json!({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"scaleTargetRef": {"name": "web"}, "minReplicaCount": 1, "triggers": [{"type": "prometheus",
+            "metadata": {"serverAddress": "http://other:9090", "query": "sum(x{namespace=\"shop\"})",
+                "threshold": "5"}}]}})
+    .to_string();
+    let notes = |of: &[&str]| subjects(&[&object], of).notes.join("\n");
+    for of in [OF_FILE, OF_PROMETHEUS] {
+        let notes = notes(of);
+        assert!(!notes.contains("Delete the ScaledObject") && !notes.contains("mode:"), "{notes}");
+        assert_eq!(notes.contains("serverAddress"), of == OF_PROMETHEUS, "{notes}");
+        assert!(notes.contains("ignoreNullValues"), "{notes}");
+    }
+}
