@@ -1,0 +1,196 @@
+//! `plimsoll check`: configurations and objects.
+
+use super::plimsoll;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpListener;
+
+fn checked(config: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), config).unwrap();
+    let path = file.path().to_str().unwrap();
+    let output = plimsoll(&[&["check", path], arguments].concat());
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+#[test]
+fn check_finds_what_prometheus_would_refuse() {
+    let rule = |list: &str, series: &str, query: &str| {
+        format!(
+            "{list}:\n- seriesQuery: '{series}'\n  metricsQuery: '{query}'\n  resources: {{template: <<.Resource>>}}\n"
+        )
+    };
+    let good = "sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)";
+    let (code, text) = checked(&rule("rules", "http_requests_total{pod!=\"\"}", good), &[]);
+    assert_eq!(code, Some(0), "{text}");
+    for (config, expected) in [
+        (rule("rules", "x", "sum(<<.Series>>{<<.LabelMatchers>>}"), "rules[0].metricsQuery"),
+        (rule("externalRules", "x", "sum(<<.Series>>{<<.LabelMatchers>>}"), "externalRules[0].metricsQuery"),
+        (rule("rules", "x{", good), "rules[0].seriesQuery"),
+        (rule("rules", "x{pod=~\"(\"}", good), "rules[0].seriesQuery"),
+        (
+            "podMetrics:\n  counterQuery: 'sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[2m])'\n".to_owned(),
+            "podMetrics.counterQuery",
+        ),
+        (
+            "resourceRules:\n  cpu: {containerQuery: 'sum(x{<<.LabelMatchers>>}', nodeQuery: 'x', resources: {template: <<.Resource>>}, containerLabel: c}\n  \
+             memory: {containerQuery: 'x', nodeQuery: 'x', resources: {template: <<.Resource>>}, containerLabel: c}\n  window: 1m\n".to_owned(),
+            "resourceRules.cpu.containerQuery",
+        ),
+    ] {
+        let (code, text) = checked(&config, &[]);
+        assert_eq!(code, Some(1), "{config}{text}");
+        assert!(text.contains(expected), "{config}{text}");
+    }
+}
+
+#[test]
+fn check_names_its_own_parser_and_points_to_prometheus() {
+    let config = "rules:\n- seriesQuery: x\n  metricsQuery: 'sum(rate(<<.Series>>{<<.LabelMatchers>>}[5m*2])) by (<<.GroupBy>>)'\n  \
+                  resources: {template: <<.Resource>>}\n";
+    let (code, text) = checked(config, &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("rules[0].metricsQuery"), "{text}");
+    assert!(text.contains("Plimsoll's parser can't read this"), "{text}");
+    assert!(text.contains("with --prometheus-url"), "{text}");
+}
+
+#[test]
+fn check_takes_autoscalers_instead_of_a_configuration() {
+    for name in ["totals", "schedules", "policies", "modes", "design-document", "autoscaler"] {
+        let path = format!("{}/docs/examples/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
+        let output = plimsoll(&["check", "-f", &path]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        // The times in the examples pass.
+        let lines: Vec<&str> = text.lines().filter(|line| !line.contains(" is over")).collect();
+        assert_eq!(
+            (output.status.code(), &*lines),
+            (Some(0), &["the Autoscalers are valid"][..]),
+            "{name}"
+        );
+    }
+    assert_eq!(plimsoll(&["check"]).status.code(), Some(2));
+}
+
+/// Runs it on objects in a file.
+fn check_objects(objects: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), objects).unwrap();
+    let path = file.path().to_str().unwrap();
+    let output = plimsoll(&[&["check", "-f", path], arguments].concat());
+    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+}
+
+const AUTOSCALER: &str = "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {name: web}\n\
+    spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3, \
+    customMetrics: [{metricName: requests_total, averageValue: 1}]}\n";
+const METRIC_RULE: &str = "apiVersion: plimsoll.dev/v1alpha1\nkind: MetricRule\nmetadata: {name: requests}\n\
+    spec: {seriesQuery: x, metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)'}\n";
+const UNREACHABLE: &str = "--prometheus-url=http://127.0.0.1:1";
+
+#[test]
+fn check_says_what_was_checked_and_what_was_not() {
+    let (code, text) = check_objects(METRIC_RULE, &[]);
+    assert_eq!((code, &*text), (Some(0), "the MetricRules are valid\n"));
+    let both = format!("{AUTOSCALER}---\n{METRIC_RULE}");
+    let (code, text) = check_objects(&both, &["-n", "shop"]);
+    assert_eq!((code, &*text), (Some(0), "the Autoscalers and the MetricRules are valid\n"));
+    let (code, text) = check_objects(&both, &[UNREACHABLE]);
+    assert_eq!(code, Some(0), "{text}");
+    for expected in [
+        "not checked: autoscaler /web: spec.customMetrics[0].metricName: when its query was empty: it has no namespace",
+        "not checked: metricrule /requests: whether Prometheus has its series",
+    ] {
+        assert!(text.contains(expected), "{text}");
+    }
+    let (code, text) = check_objects(AUTOSCALER, &["--namespace=shop", UNREACHABLE]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.contains("not checked: autoscaler shop/web") && !text.contains("no namespace"),
+        "{text}"
+    );
+    let named = AUTOSCALER.replace("name: web}\nspec", "name: web, namespace: other}\nspec");
+    let (code, text) = check_objects(&named, &["-n", "shop"]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains(
+            "autoscaler other/web: metadata.namespace: \"other\": --namespace is \"shop\""
+        ),
+        "{text}"
+    );
+}
+
+#[test]
+fn check_asks_with_the_labels_of_the_configuration() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("--prometheus-url=http://{}", server.local_addr().unwrap());
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), AUTOSCALER).unwrap();
+    let path = file.path().to_str().unwrap().to_owned();
+    let config = "podMetrics: {namespaceLabel: ns, podLabel: pod_name}\n";
+    let checking = std::thread::spawn(move || {
+        let answer = checked(config, &["-f", &path, "-n", "shop", &url]);
+        let _ = std::net::TcpStream::connect(url.rsplit('/').next().unwrap());
+        answer
+    });
+    // The server has one minute, without series, and none now.
+    let mut asked = String::new();
+    loop {
+        let (mut client, _) = server.accept().unwrap();
+        let mut reader = BufReader::new(client.try_clone().unwrap());
+        let mut first = String::new();
+        if reader.read_line(&mut first).unwrap() == 0 {
+            break;
+        }
+        let is_history = first.contains("%5B1d%3A1m%5D");
+        if is_history {
+            asked.clone_from(&first);
+        }
+        while reader.read_line(&mut first).unwrap() > 2 {}
+        let result = if is_history { r#"{"metric":{},"values":[[0,"-1"]]}"# } else { "" };
+        let body = format!(
+            r#"{{"status":"success","data":{{"resultType":"matrix","result":[{result}]}}}}"#
+        );
+        let length = body.len();
+        let _ = write!(
+            client,
+            "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+        );
+    }
+    let (code, text) = checking.join().unwrap();
+    assert_eq!(code, Some(0), "{text}");
+    assert!(asked.contains("ns%3D%22shop%22") && asked.contains("pod_name"), "{asked} {text}");
+    assert!(text.contains("no series at any minute"), "{text}");
+    assert!(text.contains("(asked with ns=\"shop\", pods by the label pod_name"), "{text}");
+    assert!(text.ends_with("the configuration and the Autoscalers are valid\n"), "{text}");
+}
+
+#[test]
+fn check_hints_at_what_to_do_with_a_kubernetes_object() {
+    for (kind, expected) in [
+        ("ConfigMap", "jsonpath='{.data.config\\.yaml}'"),
+        ("Autoscaler", "plimsoll check -f FILE"),
+        ("MetricRule", "plimsoll check -f FILE"),
+    ] {
+        let (code, text) = checked(&format!("apiVersion: v1\nkind: {kind}\nspec: {{}}\n"), &[]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+}
+
+#[test]
+fn check_contacts_a_prometheus_whenever_one_is_given() {
+    // Nothing listens on port 1.
+    for (config, expected) in [
+        ("", "--prometheus-url: "),
+        ("podMetrics: {podLabel: pod}\n", "--prometheus-url: "),
+        ("backends: {a: {url: 'http://127.0.0.1:1'}}\n", "backends.a: "),
+    ] {
+        let (code, text) = checked(config, &["--prometheus-url=http://127.0.0.1:1"]);
+        assert_eq!(code, Some(1), "{text}");
+        assert!(text.contains(expected), "{text}");
+    }
+    // It authenticates as the server does.
+    let flags = ["--prometheus-url=http://127.0.0.1:1", "--prometheus-token-file=/nowhere/token"];
+    let (code, _) = checked("", &flags);
+    assert_eq!(code, Some(1));
+}
