@@ -268,7 +268,7 @@ pub fn reproduce(
             ));
         }
         unknown.push(if !agreement.is_nearer_than(&stay) {
-            "what it does when the load changes: replicas that stay as they were are as near, so that this day proves little".to_owned()
+            "what it does when the load changes: replicas that stay as they were are as near or nearer, so that this day proves little".to_owned()
         } else if is_short(&agreement, changes) {
             format!(
                 "what it does over a longer time: {} decisions of {decisions} could be compared, and {changes} changes of the replicas",

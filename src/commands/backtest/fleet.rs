@@ -1,10 +1,10 @@
 //! Many autoscalers, each on the load of its own workload.
 
-use super::carries;
 use super::recorded::{Backend, OfWorkload, check_queries};
 use super::report::low_confidence;
 use super::subjects::{Subject, Subjects};
 use super::text;
+use super::{carries, json};
 use crate::backtest::{self, Agreement, Figures, Span, Trust};
 use crate::blocking;
 use crate::commands::progress::Progress;
@@ -12,7 +12,7 @@ use crate::commands::story::{counted, plain_lines};
 use crate::commands::table::{Align, table};
 use crate::config::{BacktestFlags, RecordedFlags, ReportFormat};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -79,7 +79,12 @@ struct Tried {
     kind: String,
     #[serde(flatten)]
     figures: Figures,
-    /// In how many minutes the load can't be trusted.
+    /// The first and the last decision, in Unix seconds: not all may have the whole time that was asked for.
+    from: Value,
+    to: Value,
+    /// How many decisions were made.
+    ticks: i64,
+    /// In how many minutes of the time that was asked for the load can't be trusted, or is not known.
     low_confidence_minutes: f64,
     /// The simulated replicas beside those that there were; none if these are unknown.
     reproduced: Option<Agreement>,
@@ -122,11 +127,15 @@ pub async fn backtest(
             &mut (),
         )?;
         let reproduction = read.about.reproduction;
+        let doubtful = [low_confidence(&recorded.loads), read.not_tried].concat();
         Ok(Tried {
             namespace: subject.candidate.namespace.clone(),
             kind: subject.kind.clone(),
             figures: run.figures,
-            low_confidence_minutes: backtest::minutes(&low_confidence(&recorded.loads)),
+            from: json::seconds(first),
+            to: json::seconds(run.last),
+            ticks: run.ticks,
+            low_confidence_minutes: backtest::minutes(&doubtful),
             trust: reproduction.as_ref().map(|one| one.trust),
             reproduced: reproduction.map(|one| one.agreement),
             pod_start_seconds: read.about.pod_start.seconds,
@@ -177,12 +186,16 @@ fn summary(tried: &[Tried], failed: &[String]) -> String {
         carries::ANNOTATION
     );
     let mut rows = vec![text::header("AUTOSCALER")];
-    rows[0].extend(["REPRODUCED", "TRUST"].map(str::to_owned));
-    for Tried { namespace, figures, reproduced, trust, .. } in tried {
+    rows[0].extend(["DAYS", "LOW CONF MIN", "REPRODUCED", "TRUST"].map(str::to_owned));
+    for one in tried {
+        let Tried { namespace, figures, reproduced, trust, .. } = one;
         let name = format!("{}/{}", namespace.escape_debug(), figures.name.escape_debug());
         let reproduced = reproduced.map(|of| format!("{:.0} %", of.within_one * 100.0));
         let trust = trust.map(|trust| format!("{trust:?}").to_ascii_lowercase());
         let mut row = text::row(name, figures);
+        let seconds = |time: &Value| time.as_f64().unwrap_or_default();
+        let days = (seconds(&one.to) - seconds(&one.from)) / 86_400.0;
+        row.extend([format!("{days:.1}"), format!("{:.0}", one.low_confidence_minutes)]);
         row.extend([reproduced, trust].map(|cell| cell.unwrap_or_else(|| "-".to_owned())));
         rows.push(row);
     }

@@ -51,7 +51,7 @@ pub fn json(tried: Tried) -> String {
 }
 
 /// Unix seconds: a whole number where it is one.
-fn seconds(time: UnixMillis) -> Value {
+pub fn seconds(time: UnixMillis) -> Value {
     match time % 1000 {
         0 => json!(time / 1000),
         _ => json!(time as f64 / 1000.0),

@@ -43,6 +43,8 @@ pub struct OfWorkload {
     pub about: FromPrometheus,
     /// How its pods behave.
     pub options: Options,
+    /// The parts of the time that was asked for without all of its metrics.
+    pub not_tried: Vec<LowConfidence>,
 }
 
 impl Backend {
@@ -133,7 +135,8 @@ impl Backend {
             Err(_) => None,
         };
         let about = FromPrometheus { reproduction, pod_start: start };
-        Ok(OfWorkload { recorded, about, options })
+        let not_tried = not_tried(grid, recorded.first(), recorded.last());
+        Ok(OfWorkload { recorded, about, options, not_tried })
     }
 }
 
@@ -157,6 +160,16 @@ pub fn check_queries<'a>(
         let known = names::check(candidates.clone(), name);
         known.map_err(|error| format!("--query: {error}"))
     })
+}
+
+/// The parts of the time that was asked for which are not tried, where that is from a first to a last time.
+fn not_tried(asked: Grid, first: UnixMillis, last: UnixMillis) -> Vec<LowConfidence> {
+    let why = "a metric of a candidate has no value in the history: it is not tried";
+    [(asked.first, first), (last, asked.last)]
+        .into_iter()
+        .filter(|(from, to)| to - from > 2 * asked.step)
+        .map(|(from, to)| LowConfidence::new(from, to, why))
+        .collect()
 }
 
 /// Tries candidates for one workload on what Prometheus recorded.
@@ -190,8 +203,8 @@ pub async fn run(
     let options = flags.modeled(options);
     // What was decided was decided on values of that very time.
     let from = backend.reproduced_from();
-    let step = ((last - from) / REPRODUCED_POINTS).max(REPRODUCED_STEP).min(step);
-    let fine = Grid { first: from - earlier, last, step };
+    let fine_step = ((last - from) / REPRODUCED_POINTS).max(REPRODUCED_STEP).min(step);
+    let fine = Grid { first: from - earlier, last, step: fine_step };
     let recorded = history.recorded(in_force, fine).await?;
     let reproduction =
         blocking::run(|| backtest::reproduce(in_force, &recorded, &was_there, from, &options))?;
@@ -228,12 +241,7 @@ pub async fn run(
     let mut low_confidence = low_confidence(loads);
     low_confidence
         .retain(|part| part.to * 1000.0 > begin as f64 && part.from * 1000.0 < end as f64);
-    for (from, to) in [(first, begin), (end, last)] {
-        if to - from > 2 * step {
-            let why = "a metric of a candidate has no value in the history: it is not tried";
-            low_confidence.push(LowConfidence::new(from, to, why));
-        }
-    }
+    low_confidence.extend(not_tried(grid, begin, end));
     let recorded = Some(FromPrometheus { reproduction, pod_start: start });
     let was = was_there.replicas.samples().to_vec();
     Ok(Tried {
@@ -266,5 +274,19 @@ impl Start {
                 source: "assumed: nothing was recorded; give --pod-start".to_owned(),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_tried_is_told_but_for_the_rest_of_a_period() {
+        let asked = Grid { first: 0, last: 3_650_000, step: 60_000 };
+        assert!(not_tried(asked, 0, 3_600_000).is_empty());
+        let parts = not_tried(asked, 600_000, 1_800_000);
+        let times: Vec<_> = parts.iter().map(|part| (part.from, part.to)).collect();
+        assert_eq!(times, [(0.0, 600.0), (1_800.0, 3_650.0)]);
     }
 }

@@ -50,7 +50,7 @@ async fn searched(flags: &RecommendFlags) -> Result<String, String> {
         }
         (None, Some(url)) => {
             backtest::each(found, recorded, url, |subject, read| {
-                let OfWorkload { recorded, about, options } = read;
+                let OfWorkload { recorded, about, options, .. } = read;
                 let reproduced = backtest::reproduced(&about);
                 let trace = Trace::Recorded(recorded);
                 let read = Read { trace, options, reproduction: about.reproduction };
