@@ -140,16 +140,26 @@ impl Candidate {
         }
         let mut given = metric.names().filter_map(|name| Some((name, all.get(name)?)));
         let Some((name, given)) = given.next() else { return Ok(None) };
-        let same = self.metrics.iter().filter(|other| other.names().any(|other| other == name));
-        let same: Vec<&str> = same.map(|other| &*other.key).collect();
-        match &*same {
-            [_] => Ok(Some(given)),
-            // It is the key of one of them.
-            _ if same.contains(&name) => Ok(None),
-            _ => Err(format!(
+        // It may be the key of another one.
+        Ok(self.named(name)?.filter(|named| named.key == metric.key).map(|_| given))
+    }
+
+    /// The metric that a name tells: its key, or a name that no other has; none if none has it.
+    ///
+    /// # Errors
+    /// If several metrics have this name.
+    pub fn named(&self, name: &str) -> Result<Option<&Measure>, String> {
+        if let Some(metric) = self.metrics.iter().find(|metric| metric.key == name) {
+            return Ok(Some(metric));
+        }
+        let same = self.metrics.iter().filter(|metric| metric.names().any(|one| one == name));
+        match &*same.collect::<Vec<_>>() {
+            [] => Ok(None),
+            [metric] => Ok(Some(metric)),
+            same => Err(format!(
                 "{name}: {} metrics have this name; {} was expected",
                 same.len(),
-                same.join(" or ")
+                same.iter().map(|metric| &*metric.key).collect::<Vec<_>>().join(" or ")
             )),
         }
     }
@@ -289,10 +299,14 @@ impl Candidate {
 }
 
 impl Measure {
-    /// Its name in messages, and for a metric that is made for the autoscaler that in Prometheus, as it is written.
-    fn names(&self) -> impl Iterator<Item = &str> {
-        let written = self.query.as_ref().map(|query| &*query.metric);
-        std::iter::once(&*self.name).chain(written)
+    /// Its name in messages, and that as it is written.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        [&*self.name, self.written()].into_iter()
+    }
+
+    /// Its name in Prometheus, which is the `metricName` of an Autoscaler, or else that in messages.
+    pub fn written(&self) -> &str {
+        self.query.as_ref().map_or(&*self.name, |query| &*query.metric)
     }
 
     /// What one pod carries, in the metric's unit.

@@ -155,11 +155,8 @@ impl Choice {
             let (cost, budget) = (after.replica_hours, self.budget.later);
             return Some(format!("{cost:.1} replica-hours, where the budget is {budget:.1}"));
         }
-        if self.is_doubtful && after.replica_hours * SAME < before.replica_hours {
-            return Some(format!(
-                "{:.1} replica-hours instead of {:.1}: nothing becomes cheaper by so short a load, or one that can't be trusted",
-                after.replica_hours, before.replica_hours
-            ));
+        if let Some(why) = self.too_cheap(before, after) {
+            return Some(why);
         }
         if let Some(most) = self.limits.under_minutes {
             let minutes = minutes_a_week(after, self.weeks.later);
@@ -195,6 +192,14 @@ impl Choice {
         after < before * (1.0 - GAIN) - 1.0 || (after <= before && is_cheaper)
     }
 
+    /// Why a trial is cheaper than the load gives reason for, if it is.
+    fn too_cheap(&self, present: &Figures, other: &Figures) -> Option<String> {
+        let [before, after] = [present.replica_hours, other.replica_hours];
+        (self.is_doubtful && after * SAME < before).then(|| {
+            format!("{after:.1} replica-hours instead of {before:.1}: nothing becomes cheaper by so short a load, or one that can't be trusted")
+        })
+    }
+
     /// The limit that rules a trial out, if one does.
     fn limit(&self, trial: &Trial) -> Option<String> {
         let Self { limits, budget, weeks, .. } = self;
@@ -206,11 +211,8 @@ impl Choice {
             ));
         }
         let present = &self.present.tuned;
-        if self.is_doubtful && cost * SAME < present.replica_hours {
-            return Some(format!(
-                "{cost:.1} replica-hours instead of {:.1}: nothing becomes cheaper by so short a load, or one that can't be trusted",
-                present.replica_hours
-            ));
+        if let Some(why) = self.too_cheap(present, &trial.tuned) {
+            return Some(why);
         }
         let calm = present.reversals * 2 + (weeks.tuned * 7.0) as u64;
         if trial.tuned.reversals > calm {

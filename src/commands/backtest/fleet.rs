@@ -11,8 +11,9 @@ use crate::commands::progress::Progress;
 use crate::commands::story::{counted, plain_lines};
 use crate::commands::table::{Align, table};
 use crate::config::{BacktestFlags, RecordedFlags, ReportFormat};
+use crate::time::UnixMillis;
 use serde::Serialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use std::fmt::Write;
 use std::sync::Arc;
 use tokio::task::JoinSet;
@@ -80,8 +81,10 @@ struct Tried {
     #[serde(flatten)]
     figures: Figures,
     /// The first and the last decision, in Unix seconds: not all may have the whole time that was asked for.
-    from: Value,
-    to: Value,
+    #[serde(serialize_with = "json::as_seconds")]
+    from: UnixMillis,
+    #[serde(serialize_with = "json::as_seconds")]
+    to: UnixMillis,
     /// How many decisions were made.
     ticks: i64,
     /// In how many minutes of the time that was asked for the load can't be trusted, or is not known.
@@ -132,8 +135,8 @@ pub async fn backtest(
             namespace: subject.candidate.namespace.clone(),
             kind: subject.kind.clone(),
             figures: run.figures,
-            from: json::seconds(first),
-            to: json::seconds(run.last),
+            from: first,
+            to: run.last,
             ticks: run.ticks,
             low_confidence_minutes: backtest::minutes(&doubtful),
             trust: reproduction.as_ref().map(|one| one.trust),
@@ -193,8 +196,7 @@ fn summary(tried: &[Tried], failed: &[String]) -> String {
         let reproduced = reproduced.map(|of| format!("{:.0} %", of.within_one * 100.0));
         let trust = trust.map(|trust| format!("{trust:?}").to_ascii_lowercase());
         let mut row = text::row(name, figures);
-        let seconds = |time: &Value| time.as_f64().unwrap_or_default();
-        let days = (seconds(&one.to) - seconds(&one.from)) / 86_400.0;
+        let days = (one.to - one.from) as f64 / 86_400_000.0;
         row.extend([format!("{days:.1}"), format!("{:.0}", one.low_confidence_minutes)]);
         row.extend([reproduced, trust].map(|cell| cell.unwrap_or_else(|| "-".to_owned())));
         rows.push(row);

@@ -3,7 +3,7 @@
 use super::report::{FromPrometheus, Tried};
 use crate::backtest::{Figures, LowConfidence, Run};
 use crate::time::UnixMillis;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 /// The result for all candidates, as `--output json` has it.
@@ -56,4 +56,9 @@ pub fn seconds(time: UnixMillis) -> Value {
         0 => json!(time / 1000),
         _ => json!(time as f64 / 1000.0),
     }
+}
+
+/// Serializes a time as [`seconds`].
+pub fn as_seconds<S: Serializer>(time: &UnixMillis, serializer: S) -> Result<S::Ok, S::Error> {
+    seconds(*time).serialize(serializer)
 }

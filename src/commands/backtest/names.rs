@@ -3,18 +3,13 @@
 use crate::backtest::{Candidate, Measure, Of};
 use std::collections::BTreeMap;
 
-/// Its name, and that in Prometheus, which is the `metricName` of an Autoscaler.
-fn names(metric: &Measure) -> [&str; 2] {
-    [&*metric.name, metric.query.as_ref().map_or(&*metric.name, |query| &*query.metric)]
-}
-
 fn is_named(metric: &Measure, name: &str) -> bool {
-    metric.key == name || names(metric).contains(&name)
+    metric.key == name || metric.names().any(|one| one == name)
 }
 
 /// The name by which a user tells a metric: its `metricName` if no other has it, or else its key.
 pub fn short<'a>(candidate: &Candidate, metric: &'a Measure) -> &'a str {
-    let [_, short] = names(metric);
+    let short = metric.written();
     match candidate.metrics.iter().filter(|other| is_named(other, short)).count() {
         1 => short,
         _ => &metric.key,
@@ -54,19 +49,8 @@ pub fn by_key<T>(
 ) -> Result<BTreeMap<String, T>, String> {
     let key = |(name, value): (String, T)| {
         check([candidate], &name)?;
-        if candidate.metrics.iter().any(|metric| metric.key == name) {
-            return Ok((name, value));
-        }
-        let named = candidate.metrics.iter().filter(|metric| is_named(metric, &name));
-        let keys: Vec<&str> = named.map(|metric| &*metric.key).collect();
-        match &*keys {
-            [key] => Ok(((*key).to_owned(), value)),
-            keys => Err(format!(
-                "{name}: {} metrics have this name; {} was expected",
-                keys.len(),
-                keys.join(" or ")
-            )),
-        }
+        let key = candidate.named(&name)?.map(|metric| metric.key.clone());
+        Ok((key.unwrap_or(name), value))
     };
     given.into_iter().map(key).collect()
 }
@@ -76,7 +60,7 @@ pub fn is_same(one: &Measure, other: &Measure) -> bool {
     let is_resource = |metric: &Measure| matches!(metric.of, Of::Resource { .. });
     let is_named = match is_resource(one) || is_resource(other) {
         true => one.key == other.key,
-        false => one.key == other.key || names(one)[1] == names(other)[1],
+        false => one.key == other.key || one.written() == other.written(),
     };
     is_named && one.is_utilization == other.is_utilization
 }

@@ -1,5 +1,6 @@
 //! The data of the page: numbers in columns, and decisions as short rows.
 
+use super::json::seconds;
 use super::report::Tried;
 use crate::backtest::{LowConfidence, Recording, Slot};
 use crate::commands::story::plain;
@@ -224,12 +225,4 @@ fn measured(measured: &Measured, texts: &mut Texts) -> Value {
         row.push(json!(texts.number(&failure.1)));
     }
     row
-}
-
-/// Whole seconds where they are.
-fn seconds(ms: i64) -> Value {
-    match ms % 1000 {
-        0 => json!(ms / 1000),
-        _ => json!(ms as f64 / 1000.0),
-    }
 }
