@@ -33,6 +33,8 @@ pub struct Options {
     pub flags: Vec<String>,
     /// More environment variables of Plimsoll, as NAME=VALUE.
     pub environment: Vec<String>,
+    /// Whether each replica of Plimsoll writes the log of its decisions.
+    pub decision_log: bool,
     /// Whether Plimsoll reaches Prometheus and kube-apiserver through proxies that inject faults.
     pub faults: bool,
     /// Whether everything outlives this process.
@@ -63,6 +65,7 @@ impl Default for Options {
             ],
             flags: vec!["--status-interval=1s".to_owned()],
             environment: Vec::new(),
+            decision_log: false,
             faults: false,
             keep: false,
             hpa_controller: true,

@@ -117,11 +117,19 @@ pub async fn launch(
         "--log-level=info,plimsoll=debug".to_owned(),
     ];
     arguments.extend(options.decisions.iter().chain(&options.flags).cloned());
+    if options.decision_log {
+        arguments.push(format!("--decision-log={}", decision_log(cluster, name).display()));
+    }
     // `env` execs the program: signals reach Plimsoll.
     let mut line = vec![binary().display().to_string()];
     line.append(&mut arguments);
     line.splice(..0, options.environment.iter().cloned());
     (cluster.run(name, Path::new("/usr/bin/env"), &line), port)
+}
+
+/// The log of a replica's decisions, by the replica's name.
+pub fn decision_log(cluster: &Cluster, name: &str) -> PathBuf {
+    cluster.folder.join(format!("{name}.decisions.jsonl"))
 }
 
 impl Plimsoll {

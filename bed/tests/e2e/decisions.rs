@@ -3,7 +3,7 @@
 use crate::ha::{leads, on_two_replicas};
 use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
 use bed::pki::Signed;
-use bed::plimsoll::binary;
+use bed::plimsoll::{binary, decision_log};
 use bed::workload::Namespace;
 use bed::{Options, eventually};
 use serde_json::Value;
@@ -263,9 +263,8 @@ fn what_was_shown_before_a_failover_is_shown_after_it() {
 #[test]
 fn the_log_of_decisions_is_replayed() {
     let folder = tempfile::tempdir().expect("a folder");
-    let log = folder.path().join("decisions.jsonl");
-    let flags = vec![format!("--decision-log={}", log.display())];
-    on_own_bed(Options { flags, ..Options::default() }, async |bed| {
+    on_own_bed(Options { decision_log: true, ..Options::default() }, async |bed| {
+        let log = decision_log(&bed.cluster, "plimsoll");
         let ns = Namespace::new(&bed.cluster, "logged").await;
         ns.deployment("web", 1, "queue_depth 30").await;
         let more = "maxReplicas: 3, schedules: [{name: all, start: '@daily', end: '59 23 * * *', minReplicas: 1}]";

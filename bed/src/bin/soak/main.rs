@@ -4,8 +4,9 @@
 //! zero and come back; Prometheus, kube-apiserver and each of two replicas fail in turn; all at
 //! random, from a seed that is printed: a run of the same seed draws the same numbers, but what they are
 //! drawn for depends on time, too. Each write of a scale is judged by what the replica that
-//! wrote it had been told. At the end every workload must have the size that its metrics ask for, and
-//! memory, open files and tasks must not have grown. What is printed counts the acts, the faults, and how
+//! wrote it had been told. At the end every workload must have the size that its metrics ask for,
+//! memory, open files and tasks must not have grown, and `plimsoll replay` must decide the same on each line of the
+//! decision logs. What is printed counts the acts, the faults, and how
 //! often each rule had something to look at: a rule that never had is a violation, too.
 
 mod acts;
@@ -14,6 +15,7 @@ mod history;
 mod judge;
 mod kinds;
 mod policy;
+mod replay;
 mod replicas;
 mod settings;
 mod soak;
@@ -57,6 +59,7 @@ fn main() -> ExitCode {
 async fn run(length: Duration, seed: u64, minutes: f64) -> ExitCode {
     let options = Options {
         faults: true,
+        decision_log: true,
         flags: [
             "--status-interval=1s",
             "--prometheus-timeout=1s",

@@ -230,6 +230,10 @@ impl Soak<'_> {
         }
         println!();
         self.report_growth();
+        match crate::replay::all(&self.bed.cluster) {
+            Ok(said) => println!("\n{said}"),
+            Err(what) => self.judge.violations.push(what),
+        }
         println!("\n  rule, and how often it had something to say");
         for (rule, count) in &self.judge.checks {
             let rule = Judge::name(*rule);
