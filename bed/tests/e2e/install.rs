@@ -310,6 +310,15 @@ fn kustomize_uninstalls_what_it_installed_and_keeps_the_autoscalers() {
             let left = cluster.try_kubectl(&["-n", "plimsoll", "get", gone]).await;
             assert!(left.unwrap_err().contains("NotFound"), "{gone}");
         }
+        // Helm takes over what is left, by the commands of the page.
+        let page = std::fs::read_to_string(root().join("docs/install.md")).unwrap();
+        for words in page.lines().filter_map(|line| line.strip_prefix("    kubectl ")) {
+            if words.contains(" crd ") {
+                cluster.kubectl(&words.split(' ').collect::<Vec<_>>()).await;
+            }
+        }
+        let install = ["install", "plimsoll", &folder("deploy/chart"), "-n", "plimsoll"];
+        cluster.helm(&install).await.expect("helm install");
     });
 }
 
