@@ -155,10 +155,7 @@ fn a_version_is_released_once() {
         if ["imagetools create", "helm push", "gh release create"].into_iter().any(runs) {
             assert_eq!(job["environment"], "release", "{name}");
         }
-        assert_eq!(
-            runs("gh release create"),
-            runs("gh release create") && runs("deploy/release tagged")
-        );
+        assert_eq!(runs("gh release create"), runs("deploy/release tagged"), "{name}");
     }
     assert!(workflow.contains("run: deploy/release reviewed \"${TAG#v}\""));
 }
