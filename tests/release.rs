@@ -101,20 +101,19 @@ fn each_place_with_a_version_has_that_of_the_package() {
     assert_eq!(error.lines().count(), 5, "{error}");
 }
 
-/// Runs `deploy/release unpublished` with programs that print these texts; those that fail, with `!` in front.
-fn unpublished(docker: &str, gh: &str) -> (bool, String) {
+/// Runs `deploy/release` with programs that print these texts; those that fail, with `!` in front.
+fn released(arguments: &[&str], programs: &[(&str, &str)]) -> (bool, String) {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
-    for (name, says) in [("docker", docker), ("gh", gh)] {
-        let (code, says) = says.strip_prefix('!').map_or((0, says), |says| (1, says));
+    for &(name, says) in programs {
+        let (end, says) = says.strip_prefix('!').map_or(("", says), |says| (" >&2; exit 1", says));
         let path = folder.path().join(name);
-        std::fs::write(&path, format!("#!/bin/sh\necho '{says}' >&2\nexit {code}\n")).unwrap();
+        std::fs::write(&path, format!("#!/bin/sh\necho '{says}'{end}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
     let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
-    let image = "registry.example/owner/name";
     let output = Command::new(Path::new(ROOT).join("deploy/release"))
-        .args(["unpublished", "1.2.3", "owner/name", image, "registry.example/owner/name/chart"])
+        .args(arguments)
         .env("PATH", path)
         .output()
         .expect("it can be run");
@@ -124,6 +123,11 @@ fn unpublished(docker: &str, gh: &str) -> (bool, String) {
 /// Both would be signed alike.
 #[test]
 fn a_version_is_released_once() {
+    let unpublished = |docker: &str, gh: &str| {
+        let image = "registry.example/owner/name";
+        let arguments = ["unpublished", "1.2.3", "owner/name", image, &format!("{image}/chart")];
+        released(&arguments, &[("docker", docker), ("gh", gh)])
+    };
     let no_image = "!ERROR: registry.example/owner/name:1.2.3: not found";
     let no_release = "!release not found";
     assert_eq!(unpublished(no_image, no_release), (true, String::new()));
@@ -147,8 +151,71 @@ fn a_version_is_released_once() {
         if ["imagetools create", "helm push"].into_iter().any(runs) {
             assert!(runs("deploy/release unpublished"), "{name}");
         }
+        // And waits for a person, whoever pushed the tag.
+        if ["imagetools create", "helm push", "gh release create"].into_iter().any(runs) {
+            assert_eq!(job["environment"], "release", "{name}");
+        }
+        assert_eq!(runs("gh release create"), runs("deploy/release tagged"), "{name}");
     }
-    assert!(workflow.contains("git merge-base --is-ancestor HEAD origin/main"));
+    assert!(workflow.contains("run: deploy/release reviewed \"${TAG#v}\""));
+}
+
+/// What was built is the commit of the run; the sources of a release are those of its tag.
+#[test]
+fn a_tag_that_was_moved_is_not_released() {
+    let [built, other] = ["a", "b"].map(|digit| digit.repeat(40));
+    let tagged = |gh: &str| released(&["tagged", "1.2.3", "owner/name", &built], &[("gh", gh)]);
+    assert_eq!(tagged(&built), (true, String::new()));
+    for (gh, expected) in [
+        (&*other, "v1.2.3 was moved"),
+        ("!HTTP 502", "the commit of v1.2.3 is not known"),
+        ("", "v1.2.3 was moved"),
+    ] {
+        let (succeeds, error) = tagged(gh);
+        assert!(!succeeds && error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn commits_of_main_are_released_and_corrections_of_a_release_branch() {
+    let folder = tempfile::tempdir().unwrap();
+    let git = |arguments: &[&str]| {
+        let who =
+            ["-c", "user.name=a", "-c", "user.email=a@example.com", "-c", "commit.gpgSign=no"];
+        let mut command = Command::new("git");
+        command.current_dir(folder.path()).args(who).args(arguments);
+        let output = command.output().expect("git can be run");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let commit = || git(&["commit", "--quiet", "--allow-empty", "--message=x"]);
+    let is_tip_of =
+        |branch: &str| git(&["update-ref", &format!("refs/remotes/origin/{branch}"), "HEAD"]);
+    let program = folder.path().join("deploy/release");
+    std::fs::create_dir(program.parent().unwrap()).unwrap();
+    std::fs::copy(Path::new(ROOT).join("deploy/release"), &program).unwrap();
+    let refused = |version: &str| {
+        let output = Command::new(&program).args(["reviewed", version]).output().unwrap();
+        (!output.status.success()).then(|| String::from_utf8(output.stderr).unwrap())
+    };
+    git(&["init", "--quiet"]);
+    commit();
+    is_tip_of("main");
+    commit();
+    is_tip_of("release-0.1");
+    for version in ["0.1.1", "0.1.12", "0.1.2-rc.1"] {
+        assert_eq!(refused(version), None, "{version}");
+    }
+    // That branch is for corrections of 0.1 only.
+    for version in ["0.1.0", "0.2.0", "0.2.1", "1.0.1"] {
+        assert!(refused(version).is_some(), "{version}");
+    }
+    commit();
+    let error = refused("0.1.1").expect("nobody has reviewed it");
+    assert!(error.contains("it is no commit of main or release-0.1"), "{error}");
+    git(&["checkout", "--quiet", "origin/main"]);
+    for version in ["0.1.1", "0.2.0"] {
+        assert_eq!(refused(version), None, "{version}");
+    }
 }
 
 #[test]

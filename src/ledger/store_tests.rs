@@ -2,6 +2,10 @@
 
 use super::tests::{START, autoscaler, basis, decision_at};
 use super::*;
+use crate::hpa::{
+    self, AlignedSamples, Context, ControllerConfig, Input, Phase, Pod, Ready, Requests, Sample,
+    Samples, Scale, ScalingHistory, Selected, Spec, Status,
+};
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use serde_json::json;
 use std::sync::Arc;
@@ -123,6 +127,70 @@ fn a_day_of_steady_and_of_restless_autoscalers_fits() {
     let day = per_entry * size.entries as f64 * 1_000.0 + steady * 10_000.0 + all_changes;
     println!("{:.0} MB a day", day / 1e6);
     assert!(day < 150e6, "{:.0} MB a day", day / 1e6);
+}
+
+/// The length of a line of the decision log for one metric, when all windows are full.
+fn line_bytes(pods: usize) -> usize {
+    let spec = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "maxReplicas": 2 * pods, "metrics": [{"type": "Pods", "pods": {"metric": {"name": "qps"},
+            "target": {"type": "AverageValue", "averageValue": "80"}}}]});
+    let spec = Spec::from_api(&serde_json::from_value(spec).unwrap());
+    let (config, replicas) = (ControllerConfig::default(), pods as i32);
+    let cpu = ("cpu".to_owned(), crate::k8s::Quantity::from_milli(100));
+    let container = hpa::PodContainer { name: "app".to_owned(), requests: [cpu].into() };
+    let requests = Requests::new(vec![container], Vec::new(), &[].into(), &[].into());
+    let ready = Some(Ready { status: Some(true), since: START });
+    let names: Vec<_> = (0..pods).map(|n| format!("web-5d9c7b8f6-{n:05}")).collect();
+    let pods: Vec<Pod<'_>> = names
+        .iter()
+        .map(|name| Pod {
+            name,
+            phase: Phase::Running,
+            deleting: false,
+            start: Some(START),
+            ready,
+            requests: &requests,
+        })
+        .collect();
+    let (mut history, mut status) = (ScalingHistory::default(), Status::default());
+    let web = autoscaler("shop", "web");
+    let mut bytes = 0;
+    for now in (START..).step_by(15_000).take(30) {
+        let milli = |pod: i64| 79_000 + (pod * 31 + now / 1_000) % 2_000;
+        let sample = |pod| Some(Sample { milli: milli(pod), time: now - 40, window_ms: 0 });
+        let aligned = AlignedSamples::of_pods((0..i64::from(replicas)).map(sample).collect());
+        let samples = [Samples::PerPod(Ok(aligned.view()))];
+        let input = Input {
+            context: Context::new(&spec, &config, now),
+            namespace: "shop",
+            scale: Ok(Scale { spec_replicas: replicas, status_replicas: replicas }),
+            selected: Selected::Pods(&pods),
+            samples: &samples,
+        };
+        let inputs = LoggedInputs::new(&input, (&[], None), &history, &status);
+        let mut trace = DecisionTrace::default();
+        let decided = hpa::decide(&input, &mut history, &mut status, &mut trace);
+        let error = decided.error.clone();
+        let outcome = LoggedOutcome { rescale: None, error, trace: trace.recorded.clone() };
+        let shown = decision_at(now, replicas, replicas, 80_000, &basis());
+        let shown = decision(&web, &shown, now);
+        let line = super::replay::line(&web, Some((&inputs, &outcome)), &shown).expect("a line");
+        assert_eq!(replay_line(line.as_bytes()), Ok(()));
+        bytes = line.len();
+    }
+    bytes
+}
+
+/// As docs/growth.md has it.
+#[test]
+fn a_line_of_the_log_takes_so_many_bytes() {
+    let [few, some, many] = [10, 100, 1_000].map(line_bytes);
+    println!(
+        "a line of the decision log: {few} bytes for 10 pods, {some} for 100, {many} for 1,000"
+    );
+    let per_pod = (many - some) / 900;
+    assert!(few < 16_000 && per_pod < 500, "{few}, and {per_pod} a pod");
 }
 
 #[test]

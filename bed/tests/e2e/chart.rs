@@ -380,6 +380,28 @@ fn requirements_of_a_cluster_on_the_pods_are_values_of_the_chart() {
 }
 
 #[test]
+fn the_values_for_a_decision_log_have_a_volume_that_is_large_enough() {
+    let page = std::fs::read_to_string(root().join("docs/decisions.md")).expect("a page");
+    let values = page.split("```yaml\n").find(|block| block.starts_with("extraArgs")).unwrap();
+    let values = values.split("```").next().unwrap();
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), values).expect("a file");
+    let objects = template(&["-f", &file.path().display().to_string()]).unwrap();
+    let pod = &object(&objects, "Deployment", "plimsoll")["spec"]["template"]["spec"];
+    let container = &pod["containers"][0];
+    let last = |list: &Value| list.as_array().and_then(|list| list.last()).unwrap().clone();
+    let (mount, volume) = (last(&container["volumeMounts"]), last(&pod["volumes"]));
+    let log = format!("--decision-log={}/log.jsonl", mount["mountPath"].as_str().unwrap());
+    assert_eq!(last(&container["args"]), log);
+    assert_eq!(volume["name"], mount["name"]);
+    let limit = volume["emptyDir"]["sizeLimit"].as_str().and_then(|size| size.strip_suffix("Mi"));
+    assert!(limit.unwrap().parse::<u64>().unwrap() > 1024, "more than --decision-log-max-bytes");
+    let security = &pod["securityContext"];
+    assert_eq!(security["fsGroup"], security["runAsGroup"]);
+    assert_eq!(security["runAsNonRoot"], true);
+}
+
+#[test]
 fn monitoring_needs_no_file_inside_prometheus() {
     let values = "serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true";
     let objects = template(&set(values)).unwrap();

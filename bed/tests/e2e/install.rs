@@ -310,6 +310,15 @@ fn kustomize_uninstalls_what_it_installed_and_keeps_the_autoscalers() {
             let left = cluster.try_kubectl(&["-n", "plimsoll", "get", gone]).await;
             assert!(left.unwrap_err().contains("NotFound"), "{gone}");
         }
+        // Helm takes over what is left, by the commands of the page.
+        let page = std::fs::read_to_string(root().join("docs/install.md")).unwrap();
+        for words in page.lines().filter_map(|line| line.strip_prefix("    kubectl ")) {
+            if words.contains(" crd ") {
+                cluster.kubectl(&words.split(' ').collect::<Vec<_>>()).await;
+            }
+        }
+        let install = ["install", "plimsoll", &folder("deploy/chart"), "-n", "plimsoll"];
+        cluster.helm(&install).await.expect("helm install");
     });
 }
 
@@ -422,7 +431,9 @@ fn the_chart_is_installed_upgraded_and_uninstalled_without_touching_workloads() 
             "dashboard.enabled=true",
         ];
         let old = [&["install", "plimsoll", &chart, "--set", "image.tag=0.0.9"], &everything[..]];
-        cluster.helm(&old.concat()).await.expect("helm install");
+        let notes = cluster.helm(&old.concat()).await.expect("helm install");
+        let other_image = "--set image.tag=,image.digest=";
+        assert!(notes.contains("image plimsoll:0.0.9.") && notes.contains(other_image), "{notes}");
         eventually("its pods are let in", SOON, async || {
             let pods = ["-n", "plimsoll", "get", "pods", "-o", "name"];
             let pods = cluster.kubectl(&pods).await;
@@ -453,6 +464,8 @@ fn the_chart_is_installed_upgraded_and_uninstalled_without_touching_workloads() 
         let notes = cluster.helm(&new.concat()).await.expect("helm upgrade");
         let warns = |notes: &str| notes.contains(&format!("{}/native. To allow it", ns.name));
         assert!(warns(&notes), "{notes}");
+        assert!(notes.contains("image plimsoll:0.1.0."), "{notes}");
+        assert!(!notes.contains(other_image), "{notes}");
         let allowed = [&new.concat()[..], &["--set", "nativeHpaExecutor=true"]].concat();
         let notes = cluster.helm(&allowed).await.expect("helm upgrade");
         assert!(!warns(&notes), "{notes}");

@@ -14,6 +14,23 @@
 {{- end }}
 {{- end }}
 
+{{- define "plimsoll.image" -}}
+{{- if .Values.image.digest }}
+{{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
+{{- else }}
+{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- end }}
+{{- end }}
+
+{{- /* Whether the image is known to be that of the chart. A chart of a release has its digest as an annotation. */ -}}
+{{- define "plimsoll.imageOfChart" -}}
+{{- if .Values.image.digest }}
+{{- if contains .Values.image.digest (toYaml .Chart.Annotations) }}{{ true }}{{ end }}
+{{- else if eq (.Values.image.tag | default .Chart.AppVersion) .Chart.AppVersion }}
+{{- true }}
+{{- end }}
+{{- end }}
+
 {{- /* The labels of an object: a list of the context and, if any, labels of its own, which take precedence. */ -}}
 {{- define "plimsoll.labelsWith" -}}
 {{- $own := index . 1 }}
