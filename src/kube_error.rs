@@ -39,6 +39,8 @@ fn from_server(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::message;
+    use watcher::Error::InitialListFailed;
 
     #[test]
     fn an_answer_is_worded_as_by_kubectl() {
@@ -52,5 +54,29 @@ mod tests {
         let without = Status { message: "overloaded\n".to_owned(), ..Status::default() };
         let error = kube::Error::Api(Box::new(without));
         assert_eq!(worded(&error), "Error from server: overloaded");
+    }
+
+    /// A closed port and a wrong certificate are told apart.
+    #[tokio::test]
+    async fn why_there_is_no_connection_is_said_with_all_causes() {
+        let address = crate::fake::tls_server("api.example").await;
+        let other = rcgen::generate_simple_self_signed(["api.example".to_owned()]).unwrap();
+        for (server, expected) in [
+            ("localhost:1", "Connection refused"),
+            (&*address, "invalid peer certificate: UnknownIssuer"),
+        ] {
+            let mut config = kube::Config::new(format!("https://{server}").parse().unwrap());
+            config.root_cert = Some(vec![other.cert.der().to_vec()]);
+            config.tls_server_name = Some("api.example".to_owned());
+            config.default_retry = false;
+            let client = kube::Client::try_from(config).unwrap();
+            let error = client.apiserver_version().await.unwrap_err();
+            let texts = [worded(&error), message(&error)];
+            let texts = texts.into_iter().chain([worded_watch(&InitialListFailed(error))]);
+            for text in texts {
+                assert!(text.contains(expected), "{text}");
+                assert_eq!(text.matches("client error (Connect)").count(), 1, "{text}");
+            }
+        }
     }
 }

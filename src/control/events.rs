@@ -293,6 +293,7 @@ mod tests {
             let unavailable = || fake::failure(503, "ServiceUnavailable", "starting");
             if away > 20 { unavailable() } else { (200, request.body.clone()) }
         });
+        let (lines, _guard) = crate::fake::LogLines::keep();
         let token = fake::fencing_token(&client);
         let events = Events::new(client, Clock::default(), Arc::default());
         let running = events.clone();
@@ -305,6 +306,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(900)).await;
         let last = log.of("").pop().unwrap();
         assert_eq!((log.of("").len(), &last.body["message"]), (20, &json!("New size: 3")));
+        lines.assert_plain();
         run.abort();
     }
 }

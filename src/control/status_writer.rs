@@ -372,6 +372,7 @@ mod tests {
                 false => (200, request.object()),
             });
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
+        let (lines, _guard) = crate::fake::LogLines::keep();
         for number in 0..1_000 {
             let autoscaler = fake::autoscaler(&format!("web-{number}"));
             writer.put(&token, &autoscaler, "u", Arc::default());
@@ -385,6 +386,7 @@ mod tests {
         tokio::time::sleep(MAX_BACKOFF + Duration::from_secs(10)).await;
         assert_eq!(log.of("PATCH").len() - tried, 1_000);
         assert!(!writer.has(&fake::autoscaler("web-7")));
+        lines.assert_plain();
         run.abort();
     }
 

@@ -294,6 +294,22 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_list_is_told_in_the_words_of_kubectl() {
+        let (lines, _guard) = crate::fake::LogLines::keep();
+        reflect_during(async |_, synced, status, requests| {
+            status.store(403, Ordering::SeqCst);
+            let before = requests.load(Ordering::SeqCst);
+            until(|| requests.load(Ordering::SeqCst) > before + 9).await;
+            let health = synced.watches().iter().map(ToString::to_string).collect::<String>();
+            assert!(health.contains("s: Error from server (Any): no"), "{health}");
+        })
+        .await;
+        lines.assert_plain();
+        // At each doubling only.
+        assert!(lines.text().lines().count() < 5, "{}", lines.text());
+    }
+
     async fn until(condition: impl Fn() -> bool) {
         let holds = async {
             while !condition() {

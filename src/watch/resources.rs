@@ -318,4 +318,12 @@ mod tests {
         assert_eq!(find("services"), None);
         assert_eq!(map.singular("nodes"), Some("node"));
     }
+
+    #[tokio::test]
+    async fn a_discovery_that_is_refused_is_told_in_the_words_of_kubectl() {
+        let (lines, _guard) = crate::fake::LogLines::keep();
+        let (client, _) = crate::fake::api(|_| crate::fake::failure(403, "Forbidden", "no"));
+        assert!(!Resources::new(client).refresh().await);
+        lines.assert_plain();
+    }
 }

@@ -329,12 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_kube_client_are_logged_only_on_request() {
+    fn what_kube_logs_itself_is_logged_only_on_request() {
         let filter = |line: &str| served(line).log_filter();
-        let quiet = "info,kube_client::client::builder=off";
+        let quiet = "info,kube_client::client=off,kube_runtime::watcher=off";
         assert_eq!(filter("plimsoll serve"), quiet);
         let line = "plimsoll serve --log-level=info,kube_client=debug";
-        assert_eq!(filter(line), "info,kube_client=debug");
+        assert_eq!(filter(line), "info,kube_client=debug,kube_runtime::watcher=off");
+        let line = "plimsoll serve --log-level=info,kube_client=warn,kube_runtime=debug";
+        assert_eq!(filter(line), "info,kube_client=warn,kube_runtime=debug");
     }
 
     #[test]
