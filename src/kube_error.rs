@@ -1,19 +1,21 @@
-//! What kube-apiserver answers to a request that fails, in kubectl's words.
+//! What kube-apiserver answers to a request that fails, in kubectl's words; or why it does not answer.
 
+use crate::causes::causes;
 use kube::core::Status;
 use kube::runtime::watcher;
 
-/// Why a request failed: `Error from server (Forbidden): ...` where kube-apiserver says it.
+/// Why a request failed: `Error from server (Forbidden): ...` where kube-apiserver says it, or else the error with all
+/// its causes. The `Display` of kube's errors has the `Debug` of a whole `Status`, and no causes of a lost connection.
 pub fn worded(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => from_server(status),
-        other => other.to_string(),
+        other => causes(other),
     }
 }
 
 /// The same of a watch.
 pub fn worded_watch(error: &watcher::Error) -> String {
-    status(error).map_or_else(|| error.to_string(), from_server)
+    status(error).map_or_else(|| causes(error), from_server)
 }
 
 /// The status with which kube-apiserver answered a watch.

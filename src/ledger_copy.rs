@@ -226,7 +226,7 @@ impl LedgerCopy {
         let Some(Copied { id, is_complete, .. }) = copied else { return Err(Failed::Again) };
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
-            match event.map_err(retry)? {
+            match event.map_err(|error| retry(worded(&error)))? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     let name = object["metadata"]["name"].to_string();
                     let decision = serde_json::from_value(object);

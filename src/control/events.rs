@@ -6,6 +6,7 @@ use super::requests::{backoff, is_transient, message};
 use crate::clock::Clock;
 use crate::crd::Autoscaler;
 use crate::hpa::{Event, EventKind};
+use crate::kube_error::worded;
 use crate::leader::FencingToken;
 use crate::telemetry::Metrics;
 use crate::watch::{AutoscalerKind, AutoscalerRef};
@@ -178,7 +179,7 @@ impl Events {
                 return false;
             }
             Err(error) if is_transient(&error) => {
-                tracing::warn!(%error, "Failed to publish an event, retrying");
+                tracing::warn!(error = worded(&error), "Failed to publish an event, retrying");
                 self.requeue(queued);
                 return true;
             }

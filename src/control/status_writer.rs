@@ -5,6 +5,7 @@ use super::requests::{backoff, is_transient, message};
 use super::status::write;
 use crate::crd::AutoscalerStatus;
 use crate::hpa::{Event, EventKind};
+use crate::kube_error::worded;
 use crate::leader::FencingToken;
 use crate::watch::AutoscalerRef;
 use futures::StreamExt;
@@ -209,7 +210,7 @@ impl StatusWriter {
         if is_transient(&error) {
             queue.requeue(&autoscaler);
             drop(queue);
-            tracing::warn!(%error, "Failed to write a status, retrying");
+            tracing::warn!(error = worded(&error), "Failed to write a status, retrying");
             return WriteOutcome::Unavailable;
         }
         let times = queue.rejected.entry(autoscaler.clone()).or_default();

@@ -2,6 +2,7 @@
 
 use super::failure::RuleQueryError;
 use crate::k8s::Selector;
+use crate::kube_error::worded;
 use crate::watch::{Cluster, GroupResource, ObjectKey, ResourceInfo};
 use kube::Api;
 use kube::api::{ListParams, ObjectMeta};
@@ -110,7 +111,7 @@ impl ObjectLister {
             .map_err(|_| {
                 unlistable(format!("the API server did not answer within {LIST_TIMEOUT:?}"))
             })?
-            .map_err(|error| unlistable(error.to_string()))?;
+            .map_err(|error| unlistable(worded(&error)))?;
         Ok(list.items.into_iter().map(|object| object.metadata).collect())
     }
 }

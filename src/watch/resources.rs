@@ -1,6 +1,7 @@
 //! The resources of the cluster: a compact copy of its discovery, with the lookups of
 //! `k8s.io/apimachinery`'s RESTMapper, which kubectl and prometheus-adapter use.
 
+use crate::kube_error::worded;
 use k8s_openapi::serde::Deserialize;
 use kube::Client;
 use std::fmt;
@@ -181,7 +182,7 @@ impl Resources {
                 true
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "Failed to read discovery");
+                tracing::warn!(error = worded(&error), "Failed to read discovery");
                 false
             }
             Err(_) => {

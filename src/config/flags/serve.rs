@@ -265,18 +265,18 @@ pub struct ServeFlags {
 impl ServeFlags {
     /// The log filter.
     ///
-    /// kube's client logs each failed request as an error, and so does its caller if it is one. The
-    /// former is filtered out unless the filter names `kube_client`.
+    /// kube logs requests and watches that fail, with whole objects and each attempt, and so does its caller in
+    /// words. The former is filtered out unless the filter names that crate.
     pub fn log_filter(&self) -> String {
         let given = match self.v {
             0..=3 => &self.log_level,
             4..=7 => "info,plimsoll=debug",
             _ => "info,plimsoll=trace",
         };
-        match given.contains("kube_client") {
-            true => given.to_owned(),
-            false => format!("{given},kube_client::client::builder=off"),
-        }
+        let named = |(krate, _): &(&str, &str)| !given.contains(krate);
+        let own = [("kube_client", "client"), ("kube_runtime", "watcher")].into_iter();
+        own.filter(named)
+            .fold(given.to_owned(), |filter, (krate, of)| format!("{filter},{krate}::{of}=off"))
     }
 
     /// The namespace of the Service: that of the flag, or of the pod.
