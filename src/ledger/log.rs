@@ -211,6 +211,7 @@ impl DecisionLogWriter {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::log_files::numbered;
 
     /// An HPA of 3,000 metrics that all fail has a line of megabytes.
     #[tokio::test(start_paused = true)]
@@ -237,5 +238,32 @@ mod tests {
         // It does not wait for ever.
         log.write(&web, None, &entry);
         log.finish().await;
+    }
+
+    /// `/dev/full` has no room for any byte.
+    #[cfg(target_os = "linux")]
+    #[tokio::test(start_paused = true)]
+    async fn what_a_full_disk_drops_is_counted_and_told_of_at_each_doubling() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decisions.jsonl");
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        std::fs::write(numbered(&path, 7), "old\n").unwrap();
+        let (lines, _guard) = crate::fake::LogLines::keep();
+        let (log, writer) = decision_log(&path, MIN_LOG_BYTES).unwrap();
+        let writing = tokio::spawn(writer.run());
+        let entry = Entry::at(0, crate::ledger::tests::basis());
+        let web = crate::ledger::tests::autoscaler("shop", "web");
+        for _ in 0..20 {
+            log.write(&web, None, &entry);
+            tokio::time::sleep(2 * RETRY).await;
+        }
+        assert_eq!(log.counts(), (0, 20));
+        let text = lines.text();
+        assert_eq!(text.matches("Failed to write the decision log").count(), 5, "{text}");
+        assert!(text.contains("No space left on device"), "{text}");
+        assert!(!numbered(&path, 7).exists());
+        // A device is no file of the log, which could be dropped or rotated.
+        assert!(path.is_symlink() && !numbered(&path, 1).exists());
+        writing.abort();
     }
 }

@@ -120,7 +120,7 @@ fn rotate(path: &Path) -> io::Result<()> {
 }
 
 /// A file of a log with a number.
-fn numbered(path: &Path, number: u64) -> PathBuf {
+pub fn numbered(path: &Path, number: u64) -> PathBuf {
     beside(path, &number.to_string())
 }
 
@@ -199,6 +199,52 @@ mod tests {
             files.write(b"next\n").unwrap();
             assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
         }
+    }
+
+    #[test]
+    fn a_log_that_can_t_be_written_is_told_of_at_the_start() {
+        let folder = tempfile::tempdir().unwrap();
+        let missing = LogFiles::open(&folder.path().join("none/decisions.jsonl"), 8 * 1000);
+        assert_eq!(missing.err().map(|error| error.kind()), Some(io::ErrorKind::NotFound));
+        let path = folder.path().join("decisions.jsonl");
+        std::fs::create_dir(&path).unwrap();
+        assert!(LogFiles::open(&path, 8 * 1000).is_err());
+        // Where it can't be rotated.
+        let path = folder.path().join("full");
+        std::fs::create_dir_all(folder.path().join("full.new/full")).unwrap();
+        assert!(LogFiles::open(&path, 8 * 1000).is_err());
+        std::fs::remove_dir_all(folder.path().join("full.new")).unwrap();
+        assert!(LogFiles::open(&path, 8 * 1000).is_ok());
+        let left: Vec<_> = std::fs::read_dir(folder.path()).unwrap().flatten().collect();
+        assert_eq!(left.len(), 2, "{left:?}");
+    }
+
+    #[test]
+    fn on_a_full_disk_the_oldest_decisions_make_room() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decisions.jsonl");
+        (1..4).for_each(|number| std::fs::write(numbered(&path, number), "x\n").unwrap());
+        std::fs::write(&path, "").unwrap();
+        // A disk that has room for so many files with decisions beside the one that is written.
+        let write = |room: usize| {
+            with_room(&path, || {
+                let files = (1..FILES).filter(|number| numbered(&path, *number).exists()).count();
+                match files > room {
+                    true => Err(io::ErrorKind::StorageFull.into()),
+                    false => Ok(()),
+                }
+            })
+        };
+        write(3).unwrap();
+        assert!(numbered(&path, 3).exists());
+        write(2).unwrap();
+        assert!(!numbered(&path, 3).exists() && numbered(&path, 2).exists());
+        // One is dropped for each write, whoever fills the disk.
+        assert!(write(0).is_err());
+        assert!(!numbered(&path, 2).exists() && numbered(&path, 1).exists());
+        write(0).unwrap();
+        let other = with_room(&path, || Err(io::ErrorKind::PermissionDenied.into()));
+        assert!(other.is_err() && path.exists());
     }
 
     /// It has the queries, errors and names of all tenants.
