@@ -6,7 +6,7 @@ use super::inputs::{LoggedInputs, LoggedOutcome};
 use super::log_files::{FILES, LogFiles};
 use super::{render, replay};
 use crate::blocking;
-use crate::watch::AutoscalerRef;
+use crate::watch::{AutoscalerRef, FailureLog};
 use std::io::{self, Write};
 use std::path::Path;
 use std::sync::Arc;
@@ -140,13 +140,19 @@ impl Shared {
 impl DecisionLogWriter {
     /// Writes for ever. What can't be written is dropped, and counted.
     pub async fn run(mut self) {
+        let mut failures = FailureLog::default();
         while let Some(first) = self.decisions.recv().await {
-            if let Err(error) = blocking::run(|| self.write_queued(first)) {
+            let Err(error) = blocking::run(|| self.write_queued(first)) else {
+                failures.succeeded();
+                continue;
+            };
+            if let Some(failures) = failures.failed() {
                 let path =
                     self.files.as_ref().map_or(Path::new("-"), |files| &files.path).display();
-                tracing::warn!(%error, %path, "Failed to write the decision log");
-                tokio::time::sleep(RETRY).await;
+                let (_, dropped) = self.shared.counts();
+                tracing::warn!(%error, %path, failures, dropped, "Failed to write the decision log");
             }
+            tokio::time::sleep(RETRY).await;
         }
     }
 

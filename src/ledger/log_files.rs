@@ -32,7 +32,10 @@ impl LogFiles {
     /// # Errors
     /// If the file can't be opened, or none be made beside it, for another reason than that the disk is full: that may end.
     pub fn open(path: &Path, max_bytes: u64) -> io::Result<Self> {
-        let open = Some(open_log(path)?);
+        let open = match open_at_start(path) {
+            Err(error) if !is_storage_full(&error) => return Err(error),
+            opened => opened.ok(),
+        };
         Ok(Self { path: path.to_owned(), max_file_bytes: max_bytes / FILES, open })
     }
 
@@ -70,9 +73,42 @@ impl LogFiles {
     }
 }
 
-/// Writes to the file of a log.
-fn with_room(_path: &Path, mut write: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+/// Whether a disk has no room, or a quota of it.
+fn is_storage_full(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
+}
+
+/// Writes to the file of a log. If the disk is full, the oldest file is dropped, and it is tried once more. The next
+/// write drops the next one, if that was not enough: what others take of a disk ends no whole log at once.
+fn with_room(path: &Path, mut write: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+    let written = write();
+    if !written.as_ref().is_err_and(is_storage_full) {
+        return written;
+    }
+    let is_held = |path: &PathBuf| {
+        std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
+    };
+    let rotated = (1..FILES).rev().map(|number| numbered(path, number));
+    let Some(oldest) = rotated.chain([path.to_owned()]).find(is_held) else { return written };
+    std::fs::remove_file(&oldest)?;
+    let path = oldest.display();
+    tracing::warn!(%path, "Dropped the oldest file of the decision log, as the disk is full");
     write()
+}
+
+/// Opens a log as the process starts: a file can be made beside it, as when it is rotated.
+fn open_at_start(path: &Path) -> io::Result<OpenLog> {
+    let open = open_log(path)?;
+    if open.is_file {
+        let tried = beside(path, "new");
+        match OpenOptions::new().write(true).create_new(true).open(&tried) {
+            // Of a start that was ended in between.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => drop(made?),
+        }
+        std::fs::remove_file(tried)?;
+    }
+    Ok(open)
 }
 
 /// Opens a log to append to it, and takes off a last line that was cut off when the process or its machine ended.

@@ -240,12 +240,12 @@ pub struct ServeFlags {
     pub decision_ledger_bytes: usize,
 
     /// A file to which each decision is written as a line of JSON with all its inputs, for plimsoll replay; -
-    /// is the standard output. Without it there is none.
+    /// is the standard output. Its folder must be there and writable. Without it there is none.
     #[arg(long, value_name = "FILE")]
     pub decision_log: Option<PathBuf>,
 
     /// How many bytes the files of --decision-log may have together, at least 8 MiB; FILE is rotated to FILE.1 to
-    /// FILE.7. Where it can't be rotated, decisions are dropped.
+    /// FILE.7. On a full disk the oldest file is dropped; where it can't be rotated, decisions are.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     pub decision_log_max_bytes: u64,
 
