@@ -85,28 +85,75 @@ mod tests {
         (result, String::from_utf8(out).unwrap())
     }
 
+    /// What `kubectl logs` gives of `--decision-log=-`, by both formats of logs, and of a panic.
+    const LOG: [&str; 5] = [
+        "2026-11-25T17:00:00.000000Z  INFO plimsoll::app: Started serving version=\"0.1.0\" address=[::]:6443",
+        "2026-11-25T17:00:01.000000Z  WARN plimsoll::control::events: Failed to read autoscaler=shop/web error=it {fails}",
+        r#"{"timestamp":"2026-11-25T17:00:01.000000Z","level":"WARN","message":"it fails","autoscaler":"shop/web","target":"plimsoll"}"#,
+        "thread 'main' panicked at src/main.rs:7:9:",
+        "7",
+    ];
+
     #[test]
-    fn lines_that_are_no_decisions_are_not_counted_as_such() {
+    fn lines_of_a_log_are_left_out_and_counted() {
         let (result, out) = replay(&[DECISION, "", DECISION]);
         assert_eq!((result, &*out), (Ok(true), "2 decisions were made again, 0 differ\n"));
-        let (result, out) = replay(&[DECISION, "spec:", DECISION, "{}"]);
-        assert_eq!(result, Ok(false));
-        assert!(out.starts_with("line 2: it is no line of a decision log"), "{out}");
-        assert!(out.ends_with("2 decisions were made again, 0 differ; 2 lines are no decisions\n"));
+        let (result, out) = replay(&[&LOG[..], &[DECISION], &LOG, &LOG, &[DECISION]].concat());
+        let counted = "2 decisions were made again, 0 differ; 15 lines are no decisions\n";
+        assert_eq!((result, &*out), (Ok(true), counted));
+        let (result, _) = replay(&LOG);
+        assert!(result.unwrap_err().contains("there is no decision in it"));
+    }
+
+    #[test]
+    fn a_decision_that_is_damaged_is_none_of_a_log() {
+        let half = &DECISION[..DECISION.len() / 2];
+        let (rest, within) = (&DECISION[20..], format!("[pod/plimsoll-0/plimsoll] {DECISION}"));
+        let first = DECISION.replacen('{', "x", 1);
+        for damaged in [half, rest, &within, &first, "{}", "{\"a"] {
+            let (result, out) = replay(&[LOG[0], DECISION, damaged, DECISION]);
+            assert_eq!(result, Ok(false), "{damaged}: {out}");
+            assert!(out.starts_with("line 3: it is no whole line of a decision log"), "{out}");
+            let end = "2 decisions were made again, 0 differ; 1 line can't be read; 1 line is no decision\n";
+            assert!(out.ends_with(end), "{out}");
+        }
     }
 
     #[test]
     fn another_file_is_an_error_after_a_few_lines() {
         for count in [1, 1_000] {
-            let (result, out) = replay(&vec!["kind: Autoscaler"; count]);
+            let (result, out) = replay(&vec!["{\"kind\": \"Autoscaler\"}"; count]);
             let error = result.unwrap_err();
             assert!(error.contains("it is no decision log"), "{error}");
             assert_eq!(out.lines().count(), count.min(10), "{out}");
         }
-        let (result, out) = replay(&[&[DECISION][..], &["kind: Autoscaler"; 1_000][..]].concat());
+        let (result, out) = replay(&[&[DECISION][..], &["{}"; 1_000][..]].concat());
         assert_eq!((result, out.lines().count()), (Ok(false), 11));
-        assert!(out.contains("1000 lines are no decisions"), "{out}");
+        assert!(out.contains("1000 lines can't be read"), "{out}");
         assert!(replay(&[]).0.is_err());
+        assert!(replay(&["kind: Autoscaler"; 1_000]).0.is_err());
+    }
+
+    /// As `plimsoll replay FILE | head -1` in a script with `pipefail`.
+    #[test]
+    fn what_differs_counts_though_nobody_reads_it() {
+        struct Closed;
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let changed = DECISION.replace("null, \"digest", "1, \"digest");
+        for (lines, expected) in [([DECISION, DECISION], true), ([&*changed, DECISION], false)] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), lines.join("\n")).unwrap();
+            let flags = ReplayFlags { file: file.path().to_owned() };
+            assert_eq!(run(&flags, &mut Closed), Ok(expected));
+        }
     }
 
     #[test]
