@@ -3,71 +3,115 @@
 use super::story::plain;
 use crate::config::ReplayFlags;
 use crate::ledger::{self, Difference, MAX_LINE_BYTES};
+use std::fmt;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::Path;
 
-/// The lines that are no decisions which are told of. As many at the beginning are those of another file.
+/// The lines that can't be read which are told of. As many at the beginning are those of another file.
 const MAX_UNREADABLE: u64 = 10;
 
-/// Replays a decision log, and writes which lines differ. Returns whether all are decisions, and none differs.
+/// How many lines there are of each kind.
+#[derive(Default)]
+struct Lines {
+    /// The decisions that were made again.
+    replayed: u64,
+    /// Those of them that differ.
+    different: u64,
+    /// The decisions that can't be read.
+    unreadable: u64,
+    /// Those of a log, which are left out.
+    others: u64,
+}
+
+/// Replays a decision log, and writes which lines differ. Returns whether none differs, and all decisions can be read.
+/// Lines of Plimsoll's own log are left out, as `kubectl logs` has both.
 ///
 /// # Errors
-/// If the file can't be read or is no decision log, or nothing can be written.
+/// If the file can't be read or has no decision, or nothing can be written, but for a reader that has gone.
 pub fn run(flags: &ReplayFlags, out: &mut impl Write) -> Result<bool, String> {
     let path = &flags.file;
     let failed = |error: io::Error| format!("{}: {error}", path.display());
-    let unwritten = |error: io::Error| format!("the result can't be written: {error}");
-    let mut lines: Box<dyn BufRead> = match path == Path::new("-") {
+    let mut file: Box<dyn BufRead> = match path == Path::new("-") {
         true => Box::new(io::stdin().lock()),
         false => Box::new(BufReader::new(File::open(path).map_err(failed)?)),
     };
-    let (mut number, mut replayed, mut different, mut unreadable) = (0_u64, 0_u64, 0_u64, 0_u64);
-    loop {
-        let mut line = Vec::new();
-        let limit = MAX_LINE_BYTES as u64;
-        let read = (&mut lines).take(limit).read_until(b'\n', &mut line).map_err(failed)?;
-        if read == 0 {
-            break;
-        }
+    let (mut number, mut lines) = (0_u64, Lines::default());
+    while let Some(line) = next_line(&mut file).map_err(failed)? {
         number += 1;
-        if read as u64 == limit && !line.ends_with(b"\n") {
-            // The rest of it is no other line.
-            lines.skip_until(b'\n').map_err(failed)?;
-        }
         if line.trim_ascii().is_empty() {
             continue;
         }
-        let difference = ledger::replay_line(line.trim_ascii()).err();
-        match &difference {
-            Some(Difference::Unreadable(_)) => unreadable += 1,
-            Some(_) => (replayed, different) = (replayed + 1, different + 1),
-            None => replayed += 1,
+        let difference = lines.count(ledger::replay_line(line.trim_ascii()));
+        if let Some(difference) = difference
+            && !tell(out, &format!("line {number}: {}", plain(&difference.to_string())))?
+        {
+            return Ok(false);
         }
-        let is_told = |one: &Difference| match one {
-            Difference::Unreadable(_) => unreadable <= MAX_UNREADABLE,
-            _ => true,
-        };
-        if let Some(difference) = difference.filter(is_told) {
-            let difference = difference.to_string();
-            writeln!(out, "line {number}: {}", plain(&difference)).map_err(unwritten)?;
-        }
-        if replayed == 0 && unreadable == MAX_UNREADABLE {
+        if lines.replayed == 0 && lines.unreadable == MAX_UNREADABLE {
             break;
         }
     }
-    if replayed == 0 {
-        let no_log = if unreadable > 0 { "it is no decision log: " } else { "" };
+    if lines.replayed == 0 {
+        let no_log = if lines.unreadable > 0 { "it is no decision log: " } else { "" };
         return Err(format!("{}: {no_log}there is no decision in it", path.display()));
     }
-    let others = match unreadable {
-        0 => String::new(),
-        1 => "; 1 line is no decision".to_owned(),
-        more => format!("; {more} lines are no decisions"),
-    };
-    writeln!(out, "{replayed} decisions were made again, {different} differ{others}")
-        .map_err(unwritten)?;
-    Ok(different + unreadable == 0)
+    tell(out, &lines.to_string())?;
+    Ok(lines.different + lines.unreadable == 0)
+}
+
+/// The next line, or the beginning of one that is too long: the rest of it is no other line.
+fn next_line(file: &mut impl BufRead) -> io::Result<Option<Vec<u8>>> {
+    let (mut line, limit) = (Vec::new(), MAX_LINE_BYTES as u64);
+    let read = file.by_ref().take(limit).read_until(b'\n', &mut line)?;
+    if read as u64 == limit && !line.ends_with(b"\n") {
+        file.skip_until(b'\n')?;
+    }
+    Ok((read > 0).then_some(line))
+}
+
+/// Writes a line of the result. Returns whether anybody reads it.
+fn tell(out: &mut impl Write, line: &str) -> Result<bool, String> {
+    match writeln!(out, "{line}") {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(format!("the result can't be written: {error}")),
+        Ok(()) => Ok(true),
+    }
+}
+
+impl Lines {
+    /// Counts a line. Returns its difference, if that is to be told.
+    fn count(&mut self, replayed: Result<(), Difference>) -> Option<Difference> {
+        let difference = replayed.err();
+        match &difference {
+            Some(Difference::NoDecision) => self.others += 1,
+            Some(Difference::Unreadable(_)) => self.unreadable += 1,
+            Some(_) => (self.replayed, self.different) = (self.replayed + 1, self.different + 1),
+            None => self.replayed += 1,
+        }
+        difference.filter(|difference| match difference {
+            Difference::NoDecision => false,
+            Difference::Unreadable(_) => self.unreadable <= MAX_UNREADABLE,
+            _ => true,
+        })
+    }
+}
+
+impl fmt::Display for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { replayed, different, .. } = self;
+        write!(f, "{replayed} decisions were made again, {different} differ")?;
+        match self.unreadable {
+            0 => {}
+            1 => write!(f, "; 1 line can't be read")?,
+            more => write!(f, "; {more} lines can't be read")?,
+        }
+        match self.others {
+            0 => Ok(()),
+            1 => write!(f, "; 1 line is no decision"),
+            more => write!(f, "; {more} lines are no decisions"),
+        }
+    }
 }
 
 #[cfg(test)]
