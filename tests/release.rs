@@ -101,21 +101,30 @@ fn each_place_with_a_version_has_that_of_the_package() {
     assert_eq!(error.lines().count(), 5, "{error}");
 }
 
-/// Runs `deploy/release unpublished` with programs that print these texts; those that fail, with `!` in front.
+/// Runs `deploy/release unpublished` with programs that print these texts; those that fail, with `!` in front. A program
+/// without a text is not there.
 fn unpublished(docker: &str, gh: &str) -> (bool, String) {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = tempfile::tempdir().unwrap();
-    for (name, says) in [("docker", docker), ("gh", gh)] {
+    for (name, says) in
+        [("docker", docker), ("gh", gh)].into_iter().filter(|(_, says)| !says.is_empty())
+    {
         let (code, says) = says.strip_prefix('!').map_or((0, says), |says| (1, says));
         let path = folder.path().join(name);
         std::fs::write(&path, format!("#!/bin/sh\necho '{says}' >&2\nexit {code}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    // What else the path has, such as a docker of this machine, must not be found.
+    let path = std::env::var_os("PATH").unwrap();
+    for needed in ["bash", "dirname"] {
+        let mut all = std::env::split_paths(&path).map(|folder| folder.join(needed));
+        symlink(all.find(|one| one.exists()).expect("it is there"), folder.path().join(needed))
+            .unwrap();
+    }
     let image = "registry.example/owner/name";
     let output = Command::new(Path::new(ROOT).join("deploy/release"))
         .args(["unpublished", "1.2.3", "owner/name", image, "registry.example/owner/name/chart"])
-        .env("PATH", path)
+        .env("PATH", folder.path())
         .output()
         .expect("it can be run");
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
@@ -125,6 +134,9 @@ fn unpublished(docker: &str, gh: &str) -> (bool, String) {
 #[test]
 fn a_version_is_released_once() {
     let no_image = "!ERROR: registry.example/owner/name:1.2.3: not found";
+    let no_helper =
+        "!error getting credentials: docker-credential-x: executable file not found in $PATH";
+    let no_repository = "!HTTP 404: Not Found (https://api.github.com/repos/owner/name)";
     let no_release = "!release not found";
     assert_eq!(unpublished(no_image, no_release), (true, String::new()));
     for (docker, gh, expected) in [
@@ -132,6 +144,11 @@ fn a_version_is_released_once() {
         (no_image, "title: it", "v1.2.3 is released already"),
         ("!ERROR: connection refused", no_release, "is not known: ERROR: connection refused"),
         (no_image, "!HTTP 502", "whether v1.2.3 is released is not known: HTTP 502"),
+        // Other things that are not found.
+        ("", no_release, "docker is not installed"),
+        (no_image, "", "gh is not installed"),
+        (no_helper, no_release, "registry.example/owner/name:1.2.3 is published is not known"),
+        (no_image, no_repository, "v1.2.3 is released is not known: HTTP 404"),
     ] {
         let (succeeds, error) = unpublished(docker, gh);
         assert!(!succeeds && error.contains(expected), "{error}");
