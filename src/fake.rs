@@ -1,21 +1,28 @@
 //! An API server and a Prometheus for unit tests: a closure responds, and all requests are recorded. And a
-//! Prometheus that no request reaches.
+//! Prometheus that no request reaches, a server of TLS, and what is logged.
 
 use crate::clock::Clock;
+use crate::config::{Cli, Command};
 use crate::prometheus;
 use crate::rules::{self, RuleSet, Rules};
 use crate::samples::Store;
+use crate::serve::{ServingCertificate, TlsOptions, listen};
 use crate::supervise::Spawner;
 use crate::watch::{Cluster, Resources};
 use axum::Router;
 use axum::extract::{RawForm, State};
 use axum::http::Uri;
+use clap::Parser;
 use http_body_util::BodyExt;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
+use std::io::Write;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tracing::subscriber::DefaultGuard;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::{EnvFilter, fmt};
 
 /// A recorded request.
 #[derive(Clone, Debug)]
@@ -158,4 +165,61 @@ pub fn samples_and_rules(client: &Client, cluster: &Cluster) -> (Store, Rules) {
         },
     );
     (samples, rules)
+}
+
+/// The address of a server whose certificate is of this host, by a CA of its own.
+pub async fn tls_server(host: &str) -> String {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let signed = rcgen::generate_simple_self_signed([host.to_owned()]).expect("a certificate");
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    std::fs::write(path("certificate"), signed.cert.pem()).expect("a file");
+    std::fs::write(path("key"), signed.signing_key.serialize_pem()).expect("a file");
+    let serving = ServingCertificate::from_files(&path("certificate"), &path("key"));
+    let (any, options) = (([127, 0, 0, 1], 0).into(), TlsOptions::default());
+    let listener = listen(any, serving.expect("a certificate"), options, 0).await.expect("a port");
+    let address = listener.address().expect("an address").to_string();
+    let router = Router::new().fallback(async || "answered");
+    tokio::spawn(listener.serve(router, std::future::pending()));
+    address
+}
+
+/// What this thread logs, as `plimsoll serve` does without flags of logs.
+#[derive(Clone, Default)]
+pub struct LogLines(Arc<Mutex<Vec<u8>>>);
+
+impl LogLines {
+    /// Begins to keep it, until the guard is dropped.
+    pub fn keep() -> (Self, DefaultGuard) {
+        let cli = Cli::try_parse_from(["plimsoll", "serve"]).expect("flags");
+        let Command::Serve(flags) = cli.command else { panic!("another command") };
+        let lines = Self::default();
+        let to = lines.clone();
+        let layer = fmt::layer().with_ansi(false).with_writer(move || to.clone());
+        let registry = tracing_subscriber::registry().with(EnvFilter::new(flags.log_filter()));
+        (lines, tracing::subscriber::set_default(registry.with(layer)))
+    }
+
+    /// The lines so far.
+    pub fn text(&self) -> String {
+        String::from_utf8(self.0.lock().unwrap().clone()).expect("text")
+    }
+
+    /// Panics if one has the form that `Debug` gives to an error of kube, or if there is none.
+    pub fn assert_plain(&self) {
+        let text = self.text();
+        assert!(!text.is_empty() && !text.contains("Status {"), "{text}");
+        assert!(text.contains("Error from server"), "{text}");
+    }
+}
+
+impl Write for LogLines {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
 }

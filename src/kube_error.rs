@@ -1,19 +1,21 @@
-//! What kube-apiserver answers to a request that fails, in kubectl's words.
+//! What kube-apiserver answers to a request that fails, in kubectl's words; or why it does not answer.
 
+use crate::causes::causes;
 use kube::core::Status;
 use kube::runtime::watcher;
 
-/// Why a request failed: `Error from server (Forbidden): ...` where kube-apiserver says it.
+/// Why a request failed: `Error from server (Forbidden): ...` where kube-apiserver says it, or else the error with all
+/// its causes. The `Display` of kube's errors has the `Debug` of a whole `Status`, and no causes of a lost connection.
 pub fn worded(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => from_server(status),
-        other => other.to_string(),
+        other => causes(other),
     }
 }
 
 /// The same of a watch.
 pub fn worded_watch(error: &watcher::Error) -> String {
-    status(error).map_or_else(|| error.to_string(), from_server)
+    status(error).map_or_else(|| causes(error), from_server)
 }
 
 /// The status with which kube-apiserver answered a watch.
@@ -39,6 +41,8 @@ fn from_server(status: &Status) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::message;
+    use watcher::Error::InitialListFailed;
 
     #[test]
     fn an_answer_is_worded_as_by_kubectl() {
@@ -52,5 +56,29 @@ mod tests {
         let without = Status { message: "overloaded\n".to_owned(), ..Status::default() };
         let error = kube::Error::Api(Box::new(without));
         assert_eq!(worded(&error), "Error from server: overloaded");
+    }
+
+    /// A closed port and a wrong certificate are told apart.
+    #[tokio::test]
+    async fn why_there_is_no_connection_is_said_with_all_causes() {
+        let address = crate::fake::tls_server("api.example").await;
+        let other = rcgen::generate_simple_self_signed(["api.example".to_owned()]).unwrap();
+        for (server, expected) in [
+            ("localhost:1", "Connection refused"),
+            (&*address, "invalid peer certificate: UnknownIssuer"),
+        ] {
+            let mut config = kube::Config::new(format!("https://{server}").parse().unwrap());
+            config.root_cert = Some(vec![other.cert.der().to_vec()]);
+            config.tls_server_name = Some("api.example".to_owned());
+            config.default_retry = false;
+            let client = kube::Client::try_from(config).unwrap();
+            let error = client.apiserver_version().await.unwrap_err();
+            let texts = [worded(&error), message(&error)];
+            let texts = texts.into_iter().chain([worded_watch(&InitialListFailed(error))]);
+            for text in texts {
+                assert!(text.contains(expected), "{text}");
+                assert_eq!(text.matches("client error (Connect)").count(), 1, "{text}");
+            }
+        }
     }
 }

@@ -226,7 +226,7 @@ impl LedgerCopy {
         let Some(Copied { id, is_complete, .. }) = copied else { return Err(Failed::Again) };
         let mut events = std::pin::pin!(events);
         while let Some(event) = events.next().await {
-            match event.map_err(retry)? {
+            match event.map_err(|error| retry(worded(&error)))? {
                 WatchEvent::Added(object) | WatchEvent::Modified(object) => {
                     let name = object["metadata"]["name"].to_string();
                     let decision = serde_json::from_value(object);
@@ -296,7 +296,6 @@ mod tests {
     use crate::config::{Cli, Command};
     use crate::fake;
     use crate::leader::ElectionSettings;
-    use crate::serve::{ServingCertificate, TlsOptions, listen};
     use crate::supervise::Spawner;
     use clap::Parser;
     use serde_json::json;
@@ -352,26 +351,16 @@ mod tests {
     /// APIs are away until a new replica is ready.
     #[tokio::test]
     async fn it_does_not_wait_for_a_leader_whose_certificate_it_can_not_verify() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let sign = || rcgen::generate_simple_self_signed(["plimsoll.plimsoll.svc".to_owned()]);
+        let address = fake::tls_server("plimsoll.plimsoll.svc").await;
+        let other = rcgen::generate_simple_self_signed(["plimsoll.plimsoll.svc".to_owned()]);
         let folder = tempfile::tempdir().unwrap();
-        let path = |name: &str| folder.path().join(name);
-        let serving = sign().unwrap();
-        std::fs::write(path("certificate"), serving.cert.pem()).unwrap();
-        std::fs::write(path("key"), serving.signing_key.serialize_pem()).unwrap();
-        let serving = ServingCertificate::from_files(&path("certificate"), &path("key")).unwrap();
-        let any = ([127, 0, 0, 1], 0).into();
-        let listener = listen(any, serving, TlsOptions::default(), 0).await.unwrap();
-        let address = listener.address().unwrap().to_string();
-        let router = axum::Router::new().fallback(async || "answered");
-        tokio::spawn(listener.serve(router, std::future::pending()));
-        let kubeconfig = path("kubeconfig");
+        let kubeconfig = folder.path().join("kubeconfig");
         let clusters = json!([{"name": "x", "cluster": {"server": "https://localhost:1"}}]);
         let contexts = json!([{"name": "x", "context": {"cluster": "x", "user": "x"}}]);
         let config = json!({"apiVersion": "v1", "kind": "Config", "current-context": "x",
             "clusters": clusters, "contexts": contexts, "users": [{"name": "x", "user": {}}]});
         std::fs::write(&kubeconfig, config.to_string()).unwrap();
-        let other = k8s_openapi::ByteString(sign().unwrap().cert.pem().into_bytes());
+        let other = k8s_openapi::ByteString(other.unwrap().cert.pem().into_bytes());
         let service = move || {
             let spec = json!({"caBundle": other, "groupPriorityMinimum": 1, "versionPriority": 1});
             (200, json!({"metadata": {}, "spec": spec}))
@@ -379,12 +368,18 @@ mod tests {
         let flags = ["plimsoll", "serve", "--kubeconfig", kubeconfig.to_str().unwrap()];
         let (ledger, copy) = copy_of(&address, service, &flags);
         let begun = Instant::now();
+        let (lines, _guard) = fake::LogLines::keep();
         let running = tokio::spawn(copy.run());
         while ledger.awaits_copy() {
             assert!(begun.elapsed() < COPY_WAIT / 2, "it waits");
             sleep(Duration::from_millis(100)).await;
         }
         assert!(begun.elapsed() >= LEADER_WAIT - Duration::from_secs(1));
+        assert!(
+            lines.text().contains("invalid peer certificate: UnknownIssuer"),
+            "{}",
+            lines.text()
+        );
         running.abort();
     }
 

@@ -14,6 +14,7 @@ pub mod app;
 pub mod backtest;
 mod blocking;
 mod cache;
+mod causes;
 pub mod clock;
 pub mod commands;
 pub mod config;

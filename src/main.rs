@@ -157,11 +157,9 @@ fn run_report(report: impl Future<Output = Result<Vec<u8>, String>>) -> ExitCode
 }
 
 fn run_replay(flags: &plimsoll::config::ReplayFlags) -> ExitCode {
-    let mut output = ResultOutput::default();
-    match replay::run(flags, &mut output) {
+    match replay::run(flags, &mut std::io::stdout()) {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
-        Err(_) if output.is_closed => ExitCode::SUCCESS,
         Err(error) => failed(error),
     }
 }

@@ -101,9 +101,9 @@ fn each_place_with_a_version_has_that_of_the_package() {
     assert_eq!(error.lines().count(), 5, "{error}");
 }
 
-/// Runs `deploy/release` with programs that print these texts; those that fail, with `!` in front.
+/// Runs `deploy/release` with programs that print these texts; those that fail, with `!` in front. No others are there.
 fn released(arguments: &[&str], programs: &[(&str, &str)]) -> (bool, String) {
-    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::fs::{PermissionsExt, symlink};
     let folder = tempfile::tempdir().unwrap();
     for &(name, says) in programs {
         let (end, says) = says.strip_prefix('!').map_or(("", says), |says| (" >&2; exit 1", says));
@@ -111,10 +111,16 @@ fn released(arguments: &[&str], programs: &[(&str, &str)]) -> (bool, String) {
         std::fs::write(&path, format!("#!/bin/sh\necho '{says}'{end}\n")).unwrap();
         std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
     }
-    let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+    // What else the path has, such as a docker of this machine, must not be found.
+    let path = std::env::var_os("PATH").unwrap();
+    for needed in ["bash", "dirname"] {
+        let mut all = std::env::split_paths(&path).map(|folder| folder.join(needed));
+        symlink(all.find(|one| one.exists()).expect("it is there"), folder.path().join(needed))
+            .unwrap();
+    }
     let output = Command::new(Path::new(ROOT).join("deploy/release"))
         .args(arguments)
-        .env("PATH", path)
+        .env("PATH", folder.path())
         .output()
         .expect("it can be run");
     (output.status.success(), String::from_utf8(output.stderr).unwrap())
@@ -126,9 +132,15 @@ fn a_version_is_released_once() {
     let unpublished = |docker: &str, gh: &str| {
         let image = "registry.example/owner/name";
         let arguments = ["unpublished", "1.2.3", "owner/name", image, &format!("{image}/chart")];
-        released(&arguments, &[("docker", docker), ("gh", gh)])
+        // A program without a text is not there.
+        let mut programs = vec![("docker", docker), ("gh", gh)];
+        programs.retain(|(_, says)| !says.is_empty());
+        released(&arguments, &programs)
     };
     let no_image = "!ERROR: registry.example/owner/name:1.2.3: not found";
+    let no_helper =
+        "!error getting credentials: docker-credential-x: executable file not found in $PATH";
+    let no_repository = "!HTTP 404: Not Found (https://api.github.com/repos/owner/name)";
     let no_release = "!release not found";
     assert_eq!(unpublished(no_image, no_release), (true, String::new()));
     for (docker, gh, expected) in [
@@ -136,6 +148,11 @@ fn a_version_is_released_once() {
         (no_image, "title: it", "v1.2.3 is released already"),
         ("!ERROR: connection refused", no_release, "is not known: ERROR: connection refused"),
         (no_image, "!HTTP 502", "whether v1.2.3 is released is not known: HTTP 502"),
+        // Other things that are not found.
+        ("", no_release, "docker is not installed"),
+        (no_image, "", "gh is not installed"),
+        (no_helper, no_release, "registry.example/owner/name:1.2.3 is published is not known"),
+        (no_image, no_repository, "v1.2.3 is released is not known: HTTP 404"),
     ] {
         let (succeeds, error) = unpublished(docker, gh);
         assert!(!succeeds && error.contains(expected), "{error}");

@@ -8,6 +8,7 @@ use super::{check_files, check_history, check_rule};
 use crate::clock::WallClock;
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
+use crate::kube_error::worded;
 use crate::prometheus::{Client as Prometheus, SeriesSchema, decode_series_schemas};
 use crate::promql::bounds::CHECKED_QUERY;
 use crate::promql::matcher::Matcher;
@@ -316,7 +317,7 @@ async fn resources(flags: &CheckFlags) -> Result<Option<ResourceMap>, String> {
     let client = connect::plain_api_server(path).await.map_err(|error| error.to_string())?;
     // Discovery does not return the cause of a failure.
     if let Err(error) = client.apiserver_version().await {
-        return Err(format!("--kubeconfig: {}: {error}", path.display()));
+        return Err(format!("--kubeconfig: {}: {}", path.display(), worded(&error)));
     }
     let resources = Resources::new(client);
     match resources.refresh().await {

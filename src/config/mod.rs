@@ -12,6 +12,7 @@ pub use flags::{
     BacktestFlags, CheckFlags, Cli, ClusterFlags, Command, CompareFlags, ConvertFlags,
     ExplainFlags, Feedback, FreezeFlags, HistoryFlags, KeptField, Moment, ObjectFlags,
     OutputFormat, PauseFlags, PrometheusFlags, PrometheusVerb, RecommendFlags, RecommendFormat,
-    RecordedFlags, ReplayFlags, ReportFormat, ServeFlags, TlsVersion, UiFlags, above_zero,
+    RecordedFlags, ReplayFlags, ReportFormat, ServeFlags, StatusFlags, TlsVersion, UiFlags,
+    above_zero,
 };
 pub use live::LiveConfig;

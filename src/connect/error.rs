@@ -1,5 +1,6 @@
 //! Why a client could not be created.
 
+use crate::kube_error::worded;
 use crate::prometheus;
 use std::path::PathBuf;
 
@@ -20,7 +21,7 @@ pub enum ConnectError {
     #[error("no way to the API server: {0}; --kubeconfig FILE names one")]
     NotConfigured(String),
     /// The client of the API server could not be created.
-    #[error("no client of the API server: {0}")]
+    #[error("no client of the API server: {}", worded(.0))]
     Client(#[from] kube::Error),
     /// The client of Prometheus could not be created.
     #[error(transparent)]

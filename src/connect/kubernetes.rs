@@ -1,7 +1,9 @@
 //! The clients of the API server.
 
 use super::error::ConnectError;
+use super::kubeconfig;
 use super::proxy::choose_proxy;
+use crate::causes::causes;
 use crate::clock::{Clock, Dated};
 use crate::config::ServeFlags;
 use crate::retry::{Counting, Retries};
@@ -56,7 +58,7 @@ async fn configuration(
         return read_kubeconfig(flag, path).await;
     }
     let inferred = kube::Config::infer().await;
-    let mut config = inferred.map_err(|error| ConnectError::NotConfigured(error.to_string()))?;
+    let mut config = inferred.map_err(|error| ConnectError::NotConfigured(causes(&error)))?;
     // A pod has no kubeconfig, and connects to the API server without a proxy.
     if let Ok(file) = Kubeconfig::read() {
         choose_proxy(&mut config, &file, None);
@@ -140,8 +142,18 @@ pub async fn plain_api_server(kubeconfig: &Path) -> Result<Client, ConnectError>
     Ok(Client::try_from(config)?)
 }
 
-/// The client of the API server as kubectl configures it, and the namespace of its context. The
-/// clock learns from the dates of the responses.
+/// The API server as kubectl reaches it.
+pub struct AsKubectl {
+    /// The client.
+    pub client: Client,
+    /// The namespace of the context.
+    pub namespace: String,
+    /// The context; none where it is the service account of a pod.
+    pub context: Option<String>,
+}
+
+/// The client of the API server as kubectl configures it: by the kubeconfig of a flag, or as it finds one, or by the
+/// service account of the pod. The clock learns from the dates of the responses.
 ///
 /// # Errors
 /// As [`ConnectError`] says.
@@ -149,30 +161,45 @@ pub async fn as_kubectl(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
     clock: Clock,
-) -> Result<(Client, String), ConnectError> {
-    let not_configured =
-        |error: kube::config::KubeconfigError| ConnectError::NotConfigured(error.to_string());
+) -> Result<AsKubectl, ConnectError> {
+    let unusable = |error: &dyn std::error::Error| ConnectError::NotConfigured(causes(error));
     let file = match kubeconfig {
-        Some(path) => Kubeconfig::read_from(path),
-        None => Kubeconfig::read(),
+        Some(path) => Kubeconfig::read_from(path).map(Some),
+        None => kubeconfig::found(),
     };
-    let options = KubeConfigOptions { context: context.map(str::to_owned), ..Default::default() };
-    let file = file.map_err(not_configured)?;
-    let loaded = kube::Config::from_custom_kubeconfig(file.clone(), &options).await;
-    let mut config = loaded.map_err(not_configured)?;
-    choose_proxy(&mut config, &file, context);
+    let (mut config, context) = match file.map_err(|error| unusable(&error))? {
+        Some(file) => {
+            let context = context.map(str::to_owned).or_else(|| file.current_context.clone());
+            let options = KubeConfigOptions { context: context.clone(), ..Default::default() };
+            let loaded = kube::Config::from_custom_kubeconfig(file.clone(), &options).await;
+            let mut config = loaded.map_err(|error| unusable(&error))?;
+            choose_proxy(&mut config, &file, context.as_deref());
+            (config, context)
+        }
+        None => {
+            let own = kube::Config::incluster().map_err(|error| causes(&error));
+            let own = match context {
+                Some(context) => Err(format!("the context {context} is in none")),
+                None => own.map_err(|error| format!("no service account of a pod: {error}")),
+            };
+            let missing =
+                |error: String| ConnectError::NotConfigured(format!("no kubeconfig, and {error}"));
+            (own.map_err(missing)?, None)
+        }
+    };
     config.connect_timeout = Some(Duration::from_secs(10));
     config.read_timeout = Some(READ_TIMEOUT);
     let namespace = config.default_namespace.clone();
     let dating = layer_fn(move |inner| Dated::new(inner, clock.clone()));
-    Ok((ClientBuilder::try_from(config)?.with_layer(&dating).build(), namespace))
+    let client = ClientBuilder::try_from(config)?.with_layer(&dating).build();
+    Ok(AsKubectl { client, namespace, context })
 }
 
 async fn read_kubeconfig(flag: &'static str, path: &Path) -> Result<kube::Config, ConnectError> {
     let wrong = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
         flag,
         path: path.to_owned(),
-        error: error.to_string(),
+        error: causes(&error),
     };
     let file = Kubeconfig::read_from(path).map_err(wrong)?;
     let options = KubeConfigOptions::default();

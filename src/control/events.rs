@@ -6,6 +6,7 @@ use super::requests::{backoff, is_transient, message};
 use crate::clock::Clock;
 use crate::crd::Autoscaler;
 use crate::hpa::{Event, EventKind};
+use crate::kube_error::worded;
 use crate::leader::FencingToken;
 use crate::telemetry::Metrics;
 use crate::watch::{AutoscalerKind, AutoscalerRef};
@@ -178,7 +179,7 @@ impl Events {
                 return false;
             }
             Err(error) if is_transient(&error) => {
-                tracing::warn!(%error, "Failed to publish an event, retrying");
+                tracing::warn!(error = worded(&error), "Failed to publish an event, retrying");
                 self.requeue(queued);
                 return true;
             }
@@ -293,6 +294,7 @@ mod tests {
             let unavailable = || fake::failure(503, "ServiceUnavailable", "starting");
             if away > 20 { unavailable() } else { (200, request.body.clone()) }
         });
+        let (lines, _guard) = crate::fake::LogLines::keep();
         let token = fake::fencing_token(&client);
         let events = Events::new(client, Clock::default(), Arc::default());
         let running = events.clone();
@@ -305,6 +307,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(900)).await;
         let last = log.of("").pop().unwrap();
         assert_eq!((log.of("").len(), &last.body["message"]), (20, &json!("New size: 3")));
+        lines.assert_plain();
         run.abort();
     }
 }

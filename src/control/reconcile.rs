@@ -16,6 +16,7 @@ use super::warnings::Warnings;
 use super::{follower, native_hpa, pause, schedules, shadow, status, zero};
 use crate::crd::{AutoscalerStatus, Executor, Mode, ReadError};
 use crate::hpa::{self, ConditionKind, Spec, Status};
+use crate::kube_error::worded;
 use crate::leader::FencingToken;
 use crate::ledger::{CarriedOut, Reason};
 use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, HpaRecord, ScalingSpec};
@@ -80,7 +81,7 @@ async fn load_status_for_term(
     }
     let status = match term.is_some() && spec.is_some_and(Spec::may_be_zero) {
         true => status::read(&ctx.client, autoscaler).await.inspect_err(|error| {
-            tracing::warn!(%autoscaler, %error, "Failed to read the status");
+            tracing::warn!(%autoscaler, error = worded(error), "Failed to read the status");
         })?,
         false => of_object(),
     };
@@ -230,7 +231,7 @@ async fn invalid(
         _ => match status::read_as::<AutoscalerStatus>(&ctx.client, autoscaler).await {
             Ok(written) => written,
             Err(error) => {
-                tracing::warn!(%autoscaler, %error, "Failed to read the status");
+                tracing::warn!(%autoscaler, error = worded(&error), "Failed to read the status");
                 return SyncResult::Failed;
             }
         },

@@ -5,6 +5,7 @@ use super::requests::{backoff, is_transient, message};
 use super::status::write;
 use crate::crd::AutoscalerStatus;
 use crate::hpa::{Event, EventKind};
+use crate::kube_error::worded;
 use crate::leader::FencingToken;
 use crate::watch::AutoscalerRef;
 use futures::StreamExt;
@@ -209,7 +210,7 @@ impl StatusWriter {
         if is_transient(&error) {
             queue.requeue(&autoscaler);
             drop(queue);
-            tracing::warn!(%error, "Failed to write a status, retrying");
+            tracing::warn!(error = worded(&error), "Failed to write a status, retrying");
             return WriteOutcome::Unavailable;
         }
         let times = queue.rejected.entry(autoscaler.clone()).or_default();
@@ -372,6 +373,7 @@ mod tests {
                 false => (200, request.object()),
             });
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
+        let (lines, _guard) = crate::fake::LogLines::keep();
         for number in 0..1_000 {
             let autoscaler = fake::autoscaler(&format!("web-{number}"));
             writer.put(&token, &autoscaler, "u", Arc::default());
@@ -385,6 +387,7 @@ mod tests {
         tokio::time::sleep(MAX_BACKOFF + Duration::from_secs(10)).await;
         assert_eq!(log.of("PATCH").len() - tried, 1_000);
         assert!(!writer.has(&fake::autoscaler("web-7")));
+        lines.assert_plain();
         run.abort();
     }
 

@@ -3,6 +3,7 @@
 use super::freeze::Freeze;
 use super::settings::REQUEST_TIMEOUT;
 use super::state::LeaderState;
+use crate::kube_error::worded;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -52,7 +53,7 @@ fn unconfirmed(error: kube::Error) -> kube::Error {
     let why = match &error {
         kube::Error::Service(cause) if cause.is::<WriteRefused>() => return error,
         kube::Error::Api(status) => status.message.clone(),
-        other => other.to_string(),
+        other => worded(other),
     };
     WriteRefused::Unconfirmed(why).into()
 }

@@ -15,6 +15,7 @@ mod entry;
 mod history;
 mod inputs;
 mod log;
+mod log_files;
 mod render;
 mod replay;
 mod shares;

@@ -4,7 +4,7 @@ use super::api::Decision;
 use super::inputs::{LoggedInputs, LoggedOutcome};
 use crate::watch::AutoscalerRef;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
 /// A line of the decision log: the inputs of a decision, what the algorithm made of them, and the
@@ -50,8 +50,11 @@ fn sorted(value: &Value) -> Value {
 /// Why a line is not what was decided.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Difference {
-    /// It is no line of a decision log.
-    #[error("it is no line of a decision log: {0}")]
+    /// It is no decision, such as a line of Plimsoll's own log.
+    #[error("it is no decision")]
+    NoDecision,
+    /// It is no whole line of a decision log, such as one that was cut off or damaged.
+    #[error("it is no whole line of a decision log: {0}")]
     Unreadable(String),
     /// The line was changed after it was written.
     #[error("the line was changed after it was written: its digest is {0}")]
@@ -72,7 +75,11 @@ pub enum Difference {
 /// If it is not a line as it was written, or another decision is made.
 pub fn replay_line(line: &[u8]) -> Result<(), Difference> {
     let unreadable = |error: serde_json::Error| Difference::Unreadable(error.to_string());
-    let mut line: Value = serde_json::from_slice(line).map_err(unreadable)?;
+    let mut line: Value = match serde_json::from_slice(line) {
+        Err(error) if has_part_of_decision(line) => return Err(unreadable(error)),
+        Ok(Value::Object(fields)) if !is_of_own_log(&fields) => Value::Object(fields),
+        _ => return Err(Difference::NoDecision),
+    };
     let logged = line.as_object_mut().and_then(|line| line.remove("digest"));
     let missing = |name: &str| Difference::Unreadable(format!("there is no {name}"));
     let logged = logged.ok_or_else(|| missing("digest"))?;
@@ -95,4 +102,20 @@ pub fn replay_line(line: &[u8]) -> Result<(), Difference> {
         return Err(Difference::Changed(actual));
     }
     Ok(())
+}
+
+/// Whether a text that is no JSON may be what is left of a decision. With its first character and all names of its
+/// fields, a line has lost its inputs, too.
+fn has_part_of_decision(line: &[u8]) -> bool {
+    let text = String::from_utf8_lossy(line);
+    let names = ["autoscaler", "decision", "digest", "inputs", "outcome"];
+    text.starts_with('{') || names.iter().any(|name| text.contains(&format!("\"{name}\"")))
+}
+
+/// Whether an object is a line of Plimsoll's own log (`--log-format=json`), which is beside the decisions where they go to
+/// the standard output.
+fn is_of_own_log(fields: &Map<String, Value>) -> bool {
+    ["timestamp", "level", "target"]
+        .iter()
+        .all(|name| fields.get(*name).is_some_and(Value::is_string))
 }

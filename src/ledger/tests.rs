@@ -436,7 +436,18 @@ fn a_line_is_decided_again_and_any_change_is_found() {
     changed(&line, &mut all, &|new| new);
     assert!(all.len() > 100, "{}", all.len());
     for changed in all {
-        assert!(replay_line(changed.to_string().as_bytes()).is_err(), "{changed}");
+        let replayed = replay_line(changed.to_string().as_bytes());
+        assert!(!matches!(replayed, Ok(()) | Err(Difference::NoDecision)), "{changed}");
+    }
+    // As long as it has a part of its inputs, it is a decision.
+    let text = line.to_string();
+    let inputs = text.find("\"inputs\"").expect("inputs");
+    for at in (1..text.len()).filter(|at| text.is_char_boundary(*at)) {
+        let end = (at < inputs).then(|| &text[at..]);
+        for part in [&text[..at]].into_iter().chain(end) {
+            let replayed = replay_line(part.as_bytes());
+            assert!(matches!(replayed, Err(Difference::Unreadable(_))), "{part}");
+        }
     }
     let none = super::replay::line(&web, None, &shown).expect("a line");
     assert_eq!(replay_line(none.as_bytes()), Ok(()));
@@ -447,9 +458,10 @@ fn a_line_is_decided_again_and_any_change_is_found() {
     let mut other = line.clone();
     other["outcome"]["rescale"] = json!(to + 1);
     assert!(matches!(replay_line(other.to_string().as_bytes()), Err(Difference::Differs { .. })));
-    for no_line in [&b"{}"[..], b"\xff", b"{\"cut"] {
+    for no_line in [&b"{}"[..], b"\xff\"inputs\":", b"{\"cut"] {
         assert!(matches!(replay_line(no_line), Err(Difference::Unreadable(_))));
     }
+    assert_eq!(replay_line(b"\xff"), Err(Difference::NoDecision));
 }
 
 #[test]

@@ -107,17 +107,6 @@ pub fn shortened(text: &str, bytes: usize) -> String {
     format!("{}... ({} bytes)", &text[..end], text.len())
 }
 
-/// An error with all its causes.
-pub(super) fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(inner) = cause {
-        text = format!("{text}: {inner}");
-        cause = inner.source();
-    }
-    text
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,9 +1,9 @@
 //! An HTTP client that is rebuilt when its certificate files change: in many clusters,
 //! certificates live for a day.
 
-use super::error::causes;
 use super::transport::{BodyStream, Transport, TransportError};
 use super::{Error, Options, Pem};
+use crate::causes::causes;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, TryStreamExt};

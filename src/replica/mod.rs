@@ -16,7 +16,7 @@ use crate::config::{Config, LiveConfig, ServeFlags};
 use crate::control::{ControlLoop, Dependencies, MetricRuleStatuses};
 use crate::k8s::Selector;
 use crate::leader::LeaderElector;
-use crate::ledger::{DecisionLog, Ledger, decision_log};
+use crate::ledger::{DecisionLog, Ledger};
 use crate::live::LiveStatus;
 use crate::prometheus;
 use crate::rules::{self, Rules};
@@ -121,7 +121,7 @@ impl Replica {
     /// A replica of these parts. Nothing of it runs yet.
     ///
     /// # Errors
-    /// If the flags do not go together, or with the configuration.
+    /// If the flags do not go together, or with the configuration, or the decision log can't be written.
     pub fn new(parts: Parts) -> Result<Self, SettingsError> {
         check(&parts.flags, &parts.config)?;
         let background = BackgroundTasks::default();
@@ -130,9 +130,7 @@ impl Replica {
         let Parts { flags, identity, api, leases, prometheus, clock, metrics, config: _ } = parts;
         let election = settings::election(&flags, identity);
         let leader = LeaderElector::new(leases, election, clock.clone(), metrics.clone(), spawner);
-        let path = flags.decision_log.as_deref();
-        let (log, writer) =
-            path.map(|path| decision_log(path, flags.decision_log_max_bytes)).unzip();
+        let (log, writer) = settings::decision_log(&flags)?.unzip();
         metrics.show_decisions(shared.ledger.clone(), log.clone());
         let control = ControlLoop::new(Dependencies {
             client: api.clone(),

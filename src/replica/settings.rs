@@ -4,14 +4,30 @@ use crate::config::{Config, ServeFlags};
 use crate::control::ControllerSettings;
 use crate::hpa;
 use crate::leader::ElectionSettings;
-use crate::ledger::MIN_LOG_BYTES;
+use crate::ledger::{self, DecisionLog, DecisionLogWriter, MIN_LOG_BYTES};
 use crate::rules::ListingSettings;
+use std::io;
+use std::path::PathBuf;
 use std::time::Duration;
 
-/// Why flags do not go together.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{0}")]
-pub struct SettingsError(&'static str);
+/// Why a replica can't have these settings.
+#[derive(Debug, thiserror::Error)]
+pub enum SettingsError {
+    /// Flags do not go together.
+    #[error("{0}")]
+    Flags(&'static str),
+    /// The decision log can't be written.
+    #[error(
+        "--decision-log: {}: {error}; a file in a folder that is there and can be written to was expected, or -",
+        path.display()
+    )]
+    DecisionLog {
+        /// The file of the flag.
+        path: PathBuf,
+        /// The cause.
+        error: io::Error,
+    },
+}
 
 /// Checks that the flags go together, and with the configuration.
 ///
@@ -19,24 +35,38 @@ pub struct SettingsError(&'static str);
 /// If they do not; the text says which.
 pub fn check(flags: &ServeFlags, config: &Config) -> Result<(), SettingsError> {
     if flags.series_max_age() < flags.metrics_relist_interval && !config.rules.custom.is_empty() {
-        return Err(SettingsError(
+        return Err(SettingsError::Flags(
             "--metrics-max-age must not be less than --metrics-relist-interval",
         ));
     }
     if flags.decision_log_max_bytes < MIN_LOG_BYTES {
-        return Err(SettingsError("--decision-log-max-bytes must be at least 8388608 (8 MiB)"));
+        return Err(SettingsError::Flags(
+            "--decision-log-max-bytes must be at least 8388608 (8 MiB)",
+        ));
     }
     let lease = flags.leader_elect_lease_duration;
     let (renew_deadline, retry) =
         (flags.leader_elect_renew_deadline, flags.leader_elect_retry_period);
     if lease.subsec_nanos() != 0 || lease <= renew_deadline || renew_deadline < 2 * retry {
-        return Err(SettingsError(
+        return Err(SettingsError::Flags(
             "--leader-elect-lease-duration must be whole seconds and more than \
              --leader-elect-renew-deadline, and that at least twice \
              --leader-elect-retry-period",
         ));
     }
     Ok(())
+}
+
+/// The decision log and its writer, if there is to be one.
+///
+/// # Errors
+/// If it can't be written.
+pub fn decision_log(
+    flags: &ServeFlags,
+) -> Result<Option<(DecisionLog, DecisionLogWriter)>, SettingsError> {
+    let Some(path) = &flags.decision_log else { return Ok(None) };
+    let opened = ledger::decision_log(path, flags.decision_log_max_bytes);
+    opened.map(Some).map_err(|error| SettingsError::DecisionLog { path: path.clone(), error })
 }
 
 /// The settings of the listings of series.

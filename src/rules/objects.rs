@@ -2,6 +2,7 @@
 
 use super::failure::RuleQueryError;
 use crate::k8s::Selector;
+use crate::kube_error::worded;
 use crate::watch::{Cluster, GroupResource, ObjectKey, ResourceInfo};
 use kube::Api;
 use kube::api::{ListParams, ObjectMeta};
@@ -110,7 +111,7 @@ impl ObjectLister {
             .map_err(|_| {
                 unlistable(format!("the API server did not answer within {LIST_TIMEOUT:?}"))
             })?
-            .map_err(|error| unlistable(error.to_string()))?;
+            .map_err(|error| unlistable(worded(&error)))?;
         Ok(list.items.into_iter().map(|object| object.metadata).collect())
     }
 }
@@ -123,5 +124,30 @@ pub fn pod_info() -> ResourceInfo {
         singular: "pod".to_owned(),
         kind: "Pod".to_owned(),
         namespaced: true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+
+    /// As by an override for services, which the manifests give no right to list.
+    #[tokio::test]
+    async fn a_list_that_is_refused_is_told_in_the_words_of_kubectl() {
+        let (lines, _guard) = fake::LogLines::keep();
+        let refused = "services is forbidden: User \"ann\" cannot list resource \"services\"";
+        let (client, _) = fake::api(move |_| fake::failure(403, "Forbidden", refused));
+        let lister = ObjectLister { client, cluster: Cluster::default() };
+        let service = ResourceInfo {
+            name: GroupResource::core("services"),
+            kind: "Service".to_owned(),
+            ..pod_info()
+        };
+        let listed = lister.names(&service, "shop", &Selector::default()).await;
+        let expected =
+            format!("unable to list matching resources: Error from server (Forbidden): {refused}");
+        assert_eq!(listed.unwrap_err().to_string(), expected);
+        lines.assert_plain();
     }
 }

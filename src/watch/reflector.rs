@@ -10,6 +10,7 @@ use super::records::Workload;
 use super::synced::{WatchStatuses, WatchedKind};
 use super::workload::{self, LeanWorkload};
 use crate::crd::{Autoscaler, MetricRule};
+use crate::kube_error::worded_watch;
 use futures::StreamExt;
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -172,10 +173,12 @@ async fn reflect<K>(
     while let Some(event) = events.next().await {
         match event {
             Err(error) => {
-                synced.failed(kind, &error);
+                let text = worded_watch(&error);
                 if let Some(failures) = failures.failed() {
-                    tracing::warn!(kind = kind.as_str(), %error, failures, "Watch failed, retrying");
+                    let kind = kind.as_str();
+                    tracing::warn!(kind, error = text, failures, "Watch failed, retrying");
                 }
+                synced.failed(kind, text);
                 // If the kind is not installed, or listing it is forbidden, readiness must not
                 // wait for it.
                 match refused_status(&error) {
@@ -292,6 +295,22 @@ mod tests {
             }
             () = test(&cluster, &synced, &status, &requests) => {}
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_refused_list_is_told_in_the_words_of_kubectl() {
+        let (lines, _guard) = crate::fake::LogLines::keep();
+        reflect_during(async |_, synced, status, requests| {
+            status.store(403, Ordering::SeqCst);
+            let before = requests.load(Ordering::SeqCst);
+            until(|| requests.load(Ordering::SeqCst) > before + 9).await;
+            let health = synced.watches().iter().map(ToString::to_string).collect::<String>();
+            assert!(health.contains("s: Error from server (Any): no"), "{health}");
+        })
+        .await;
+        lines.assert_plain();
+        // At each doubling only.
+        assert!(lines.text().lines().count() < 5, "{}", lines.text());
     }
 
     async fn until(condition: impl Fn() -> bool) {

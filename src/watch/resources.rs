@@ -1,6 +1,7 @@
 //! The resources of the cluster: a compact copy of its discovery, with the lookups of
 //! `k8s.io/apimachinery`'s RESTMapper, which kubectl and prometheus-adapter use.
 
+use crate::kube_error::worded;
 use k8s_openapi::serde::Deserialize;
 use kube::Client;
 use std::fmt;
@@ -181,7 +182,7 @@ impl Resources {
                 true
             }
             Ok(Err(error)) => {
-                tracing::warn!(%error, "Failed to read discovery");
+                tracing::warn!(error = worded(&error), "Failed to read discovery");
                 false
             }
             Err(_) => {
@@ -317,5 +318,13 @@ mod tests {
         assert_eq!(find("deployments.extensions"), None);
         assert_eq!(find("services"), None);
         assert_eq!(map.singular("nodes"), Some("node"));
+    }
+
+    #[tokio::test]
+    async fn a_discovery_that_is_refused_is_told_in_the_words_of_kubectl() {
+        let (lines, _guard) = crate::fake::LogLines::keep();
+        let (client, _) = crate::fake::api(|_| crate::fake::failure(403, "Forbidden", "no"));
+        assert!(!Resources::new(client).refresh().await);
+        lines.assert_plain();
     }
 }

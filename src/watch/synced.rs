@@ -161,14 +161,14 @@ impl WatchStatuses {
         });
     }
 
-    /// The watch failed.
-    pub(super) fn failed(&self, kind: WatchedKind, error: &kube::runtime::watcher::Error) {
+    /// The watch failed with this error.
+    pub(super) fn failed(&self, kind: WatchedKind, error: String) {
         self.change(kind, |state| {
             state.failures += 1;
             let last = Instant::now();
             let before = state.failing.as_ref().filter(|failing| failing.is_now());
             let since = before.map_or(last, |failing| failing.since);
-            state.failing = Some(Failing { since, last, error: error.to_string() });
+            state.failing = Some(Failing { since, last, error });
         });
     }
 }

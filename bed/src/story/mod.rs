@@ -12,6 +12,7 @@ use plimsoll::promql::name::generated_name;
 use serde_json::Value;
 use show::{Observation, Screen};
 use std::fmt::Write;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 const TARGET: f64 = 20.0;
@@ -178,15 +179,16 @@ pub async fn run(stage: &impl Stage) -> Result<String, String> {
     Ok(summary)
 }
 
-/// The command that explains the first scale-up of the story, and what it prints.
-pub async fn explanation(cluster: &Cluster) -> Result<String, String> {
-    let history = plimsoll(cluster, &["history", "web", "-n", "shop", "-o", "json"]).await?;
+/// The command that explains the first scale-up of the story, and what this program prints.
+pub async fn explanation(cluster: &Cluster, program: &Path) -> Result<String, String> {
+    let history =
+        plimsoll(cluster, program, &["history", "web", "-n", "shop", "-o", "json"]).await?;
     let history: Value = serde_json::from_str(&history).map_err(|error| error.to_string())?;
     let changes = history["changes"].as_array().cloned().unwrap_or_default();
     let up = changes.iter().find(|change| change["to"].as_i64() > change["from"].as_i64());
     let at = up.and_then(|up| up["time"].as_str()).ok_or("there is no scale-up in the history")?;
     let explain = ["explain", "web", "-n", "shop", "--at", at];
-    let text = plimsoll(cluster, &explain).await?;
+    let text = plimsoll(cluster, program, &explain).await?;
     Ok(format!(
         "Why it was scaled up first
 
@@ -197,8 +199,8 @@ $ kubectl plimsoll {}
 }
 
 /// What a command of Plimsoll prints.
-async fn plimsoll(cluster: &Cluster, arguments: &[&str]) -> Result<String, String> {
-    let mut command = tokio::process::Command::new(crate::plimsoll::binary());
+async fn plimsoll(cluster: &Cluster, program: &Path, arguments: &[&str]) -> Result<String, String> {
+    let mut command = tokio::process::Command::new(program);
     command.args(arguments).env("KUBECONFIG", &cluster.kubeconfig);
     crate::process::printed(&command.output().await.map_err(|error| error.to_string())?)
 }

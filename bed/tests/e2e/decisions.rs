@@ -1,13 +1,15 @@
 //! The decision ledger: `kubectl get decisions`, and the log of decisions.
 
 use crate::ha::{leads, on_two_replicas};
+use crate::operating::plugin;
 use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
 use bed::pki::Signed;
 use bed::plimsoll::{binary, decision_log};
 use bed::workload::Namespace;
 use bed::{Options, eventually};
-use serde_json::Value;
-use std::process::Command;
+use serde_json::{Value, json};
+use std::process::{Command, Stdio};
+use tokio::io::{AsyncBufReadExt, BufReader};
 
 /// An Autoscaler of the Deployment `web` with a period of a second.
 async fn autoscaler(ns: &Namespace<'_>, name: &str, fields: &str) {
@@ -142,10 +144,96 @@ fn decisions_are_explained_and_watched_by_kubectl() {
         let event: Value = serde_json::from_str(&expired).expect("an event");
         assert_eq!((&event["type"], &event["object"]["code"]), (&"ERROR".into(), &410.into()));
         // As kubectl does it: a list, and a watch from its version on.
-        let arguments = ["-n", &ns.name, "get", "decisions", "-w", "--request-timeout=5s"];
-        let watched = bed.cluster.try_kubectl(&arguments).await;
-        let text = watched.unwrap_or_else(|error| error);
-        assert!(!text.contains("NotAcceptable") && !text.contains("unable to decode"), "{text}");
+        let mut command = tokio::process::Command::new(bed.cluster.parts.join("cluster"));
+        command.args(["kubectl", "-n", &ns.name, "get", "decisions", "-w"]);
+        command
+            .env("KUBECONFIG", &bed.cluster.kubeconfig)
+            .stdout(Stdio::piped())
+            .kill_on_drop(true);
+        let mut kubectl = command.spawn().expect("kubectl can be run");
+        let mut lines = BufReader::new(kubectl.stdout.take().expect("a pipe")).lines();
+        let mut shown = String::new();
+        let mut row = async |from: &str, to: &str| {
+            while let Some(line) = lines.next_line().await.expect("text") {
+                shown += &format!("{line}\n");
+                let columns: Vec<&str> = line.split_whitespace().collect();
+                if columns.get(2..4) == Some(&[from, to][..]) {
+                    return;
+                }
+            }
+            panic!("kubectl ended:\n{shown}");
+        };
+        let watched = async {
+            row("1", "3").await;
+            ns.patch("autoscaler", "web", &json!({"spec": {"maxReplicas": 4}})).await;
+            row("3", "4").await;
+        };
+        let watched = tokio::time::timeout(FOLLOWS, watched).await;
+        watched.expect("kubectl shows the scale-up that is there, and the next one");
+    });
+}
+
+#[test]
+fn a_decision_is_described_by_kubectl() {
+    on_shared_bed("decisions-described", async |bed, ns| {
+        ns.deployment("web", 1, "queue_depth 30").await;
+        autoscaler(ns, "web", "maxReplicas: 3").await;
+        let up = decision(ns, "web", "the scale-up is there", |one| {
+            one["desiredReplicas"] == 3 && one["currentReplicas"] == 1
+        })
+        .await;
+        let name = up["metadata"]["name"].as_str().expect("a name");
+        let describe = ["-n", &ns.name, "describe", "decisions"];
+        let one = bed.cluster.kubectl(&[&describe[..], &[name]].concat()).await;
+        let field = |wanted: &str| {
+            let fields = one.lines().filter_map(|line| line.split_once(':'));
+            // Nested ones, such as the reason of carriedOut, are indented.
+            let mut found = fields.filter(|(field, _)| *field == wanted);
+            found.next().map(|(_, value)| value.trim())
+        };
+        for (wanted, expected) in [
+            ("Name", name),
+            ("Kind", "Decision"),
+            ("Current Replicas", "1"),
+            ("Desired Replicas", "3"),
+            ("Reason", "MetricRecommendation"),
+        ] {
+            assert_eq!(field(wanted), Some(expected), "{wanted}:\n{one}");
+        }
+        assert!(one.contains("plimsoll.dev/autoscaler=web"), "{one}");
+        assert!(one.contains("Query:") && one.contains("queue_depth"), "{one}");
+        let all = bed.cluster.kubectl(&describe).await;
+        assert!(all.contains(name), "{all}");
+    });
+}
+
+/// One that is executed here, not only observed.
+#[test]
+fn a_managed_native_hpa_leaves_decisions() {
+    let options = Options {
+        hpa_controller: false,
+        manifests: "deploy/overlays/manage-native-hpas",
+        flags: vec!["--native-hpas=manage".to_owned()],
+        ..Options::default()
+    };
+    on_own_bed(options, async |bed| {
+        let ns = Namespace::new(&bed.cluster, "managed").await;
+        ns.deployment("web", 1, "queue_depth 30").await;
+        ns.hpa("web", "queue_depth", "10", 3).await;
+        ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 3).await;
+        let up = decision(&ns, "web", "the scale-up is there", |one| {
+            one["desiredReplicas"] == 3 && one["currentReplicas"] == 1
+        })
+        .await;
+        let kind = &up["metadata"]["labels"]["plimsoll.dev/kind"];
+        assert_eq!(kind, "HorizontalPodAutoscaler", "{up}");
+        assert_eq!(up["reason"], "MetricRecommendation", "{up}");
+        assert_eq!(up["carriedOut"]["written"], true, "{up}");
+        assert_eq!(up["carriedOut"]["by"], "plimsoll", "{up}");
+        // kube-controller-manager does not decide.
+        assert!(up["observed"].is_null(), "{up}");
+        let explained = plugin(bed, &["explain", "hpa/web", "-n", "managed"]).await.unwrap();
+        assert!(explained.contains("3 replicas of Deployment/web"), "{explained}");
     });
 }
 

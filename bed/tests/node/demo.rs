@@ -3,7 +3,7 @@
 use crate::applications::application;
 use crate::install::replicas;
 use crate::installation::Installation;
-use crate::isolation::outside;
+use crate::isolation::{binary, outside};
 use crate::load::Load;
 use crate::node::Node;
 use bed::cluster::Cluster;
@@ -13,6 +13,9 @@ use serde_json::Value;
 use std::collections::HashMap;
 use std::time::Instant;
 use tokio::sync::Mutex;
+
+/// The port of the page: the same in the namespaces and outside, as the page knows its own address.
+const PAGE_PORT: u16 = 8484;
 
 /// The story on a node: applications are pods, and Plimsoll is installed.
 struct OnNode<'a> {
@@ -59,12 +62,23 @@ pub fn tell(keep: bool) -> Result<(), String> {
         println!("  ready after {:.1} s\n", started.elapsed().as_secs_f64());
         let summary = story::run(&OnNode { node, loads: Mutex::default() }).await?;
         println!("\n{summary}  whole demo          {:.0} s", started.elapsed().as_secs_f64());
+        println!("\n{}", story::explanation(&node.cluster, &binary()).await?);
         if keep {
+            let enter = format!("nsenter --target={}", outside());
             println!("\nThe node keeps running. A shell in its namespaces, in another terminal:\n");
-            println!("  nsenter --target={} --mount --net --wd bash", outside());
+            println!("  {enter} --mount --net --wd bash");
             println!("  export KUBECONFIG={}", node.cluster.kubeconfig.display());
             println!("  alias kubectl='{} kubectl'", node.cluster.parts.join("cluster").display());
-            println!("\nCtrl-C ends it.");
+            println!("\nThe page, in that shell:\n");
+            println!("  {} ui --no-browser --port={PAGE_PORT}", binary().display());
+            println!(
+                "\nand for a browser, which is outside of its network, in a third terminal:\n"
+            );
+            println!(
+                "  socat TCP-LISTEN:{PAGE_PORT},bind=127.0.0.1,fork,reuseaddr \
+                 EXEC:'{enter} --net nc 127.0.0.1 {PAGE_PORT}'"
+            );
+            println!("\nOpen the address that `ui` has printed. Ctrl-C ends the node.");
             // The program is killed with its namespaces.
             std::future::pending::<()>().await;
         }

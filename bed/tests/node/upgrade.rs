@@ -104,14 +104,20 @@ pub fn chart(node: &'static Node) {
         let watch = Watch::start(node);
 
         run("kubectl get autoscalers -A -o yaml | plimsoll convert - > autoscalers.yaml").await;
-        println!("{}", run("kubectl plimsoll freeze upgrade").await);
+        let old = "kubectl -n plimsoll get pods -l app.kubernetes.io/name=plimsoll -o name";
+        let old = run(old).await.split_whitespace().collect::<Vec<_>>().join(" ");
+        // A leader of before does not acknowledge it.
+        let frozen = pages.run("kubectl plimsoll freeze upgrade").await.unwrap_or_else(|said| said);
+        assert!(frozen.contains("frozen in "), "{frozen}");
+        println!("{frozen}");
         run("helm upgrade plimsoll deploy/chart -n plimsoll --reset-then-reuse-values --set image.tag=0.1.0,image.digest=").await;
         node.rolled_out("plimsoll", "deployment/plimsoll").await;
+        // A replica of before may lead until its pod is gone.
+        run(&format!("kubectl -n plimsoll wait --for=delete {old} --timeout=5m")).await;
         run("kubectl apply -f autoscalers.yaml").await;
         println!("{}", run("kubectl get autoscalers -A -o wide").await);
-        // A replica of before may lead until its pod is gone.
         let frozen = run("kubectl plimsoll freeze upgrade").await;
-        assert!(frozen.starts_with("frozen, acknowledged by"), "{frozen}");
+        assert!(frozen.contains(", acknowledged by"), "{frozen}");
         run("kubectl plimsoll thaw").await;
         works(node).await;
         let path = "{.status.conditions[?(@.type==\"ScalingActive\")].status}";

@@ -8,7 +8,7 @@ mod scalers;
 use super::check_context::{FileAutoscaler, Findings};
 use crate::clock::Clock;
 use crate::config::CheckFlags;
-use crate::connect;
+use crate::connect::{self, AsKubectl};
 use crate::control::{Targets, message, within};
 use crate::crd::{AutoscalerSpec, Executor, Mode};
 use crate::hpa::{self, MetricSource, ResourceTarget, Spec};
@@ -22,7 +22,8 @@ use kube::Client;
 pub async fn connect(flags: &CheckFlags) -> Result<(Client, String), String> {
     let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
     let connected = connect::as_kubectl(kubeconfig, context, Clock::default()).await;
-    let (client, namespace) = connected.map_err(|error| format!("--cluster: {error}"))?;
+    let AsKubectl { client, namespace, .. } =
+        connected.map_err(|error| format!("--cluster: {error}"))?;
     match within(client.apiserver_version()).await {
         Ok(_) => Ok((client, namespace)),
         Err(error) => Err(format!("--cluster: the API server: {}", message(&error))),

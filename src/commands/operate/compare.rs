@@ -1,7 +1,7 @@
 //! `plimsoll compare`: the decisions for native HPAs beside those of kube-controller-manager.
 
 use super::super::story::{Agreement, event_line, plain, total};
-use super::cluster::client;
+use super::cluster::Cluster;
 use super::decisions::{Wanted, read};
 use super::error::{OperateError, api_error};
 use super::explain::printed;
@@ -32,7 +32,7 @@ type Key = (String, String);
 /// # Errors
 /// As [`OperateError`] says.
 pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
-    let (client, namespace, clock) = client(&flags.cluster).await?;
+    let Cluster { client, namespace, clock, .. } = Cluster::of(&flags.cluster).await?;
     let namespace = flags.namespace.clone().unwrap_or(namespace);
     let namespace = Some(&*namespace).filter(|_| !flags.all_namespaces);
     let mut all = hpas(&client, namespace).await?;

@@ -45,6 +45,9 @@ pub enum OperateError {
         /// The time of the last renewal.
         renewed: String,
     },
+    /// It is frozen, but the leader does not say so: one that is late, or of another version.
+    #[error("{0}")]
+    FrozenUnheard(String),
     /// Another user froze or thawed at the same time, or the freeze has ended, or the Lease was recreated.
     #[error(
         "Lease {lease} was frozen, thawed or made anew meanwhile, or the freeze has ended; \
@@ -62,16 +65,28 @@ pub fn api_error(object: impl Into<String>) -> impl FnOnce(kube::Error) -> Opera
     |error| OperateError::Api { object, error }
 }
 
+impl OperateError {
+    /// Whether the API server refuses it to this user.
+    pub fn is_refused(&self) -> bool {
+        matches!(self, Self::Api { error: kube::Error::Api(status), .. } if status.code == 403)
+    }
+}
+
 /// Why a request failed, and what gives the right where it is one of those who operate Plimsoll.
 fn told(error: &kube::Error) -> String {
     let text = plain(&worded(error)).into_owned();
     let kube::Error::Api(status) = error else { return text };
-    let is_of_operators = status.message.contains("cannot patch")
-        || status.message.contains("resource \"leases\"")
-            && !status.message.contains("cannot create");
-    match status.code == 403 && is_of_operators {
-        true => format!("{text}; the ClusterRole plimsoll:operator gives the right"),
-        false => text,
+    let (message, is_of_lease) = (&status.message, status.message.contains("resource \"leases\""));
+    match status.code {
+        403 if is_of_lease && !message.contains("cannot create") => {
+            format!("{text}; the ClusterRole plimsoll:operator gives the right")
+        }
+        403 if !is_of_lease && message.contains("cannot patch") => {
+            format!(
+                "{text}; the ClusterRole edit gives the right in its namespace, as does plimsoll:operator"
+            )
+        }
+        _ => text,
     }
 }
 
@@ -89,8 +104,17 @@ mod tests {
         assert_eq!(
             refused("autoscalers.plimsoll.dev \"web\" is forbidden: User \"ann\" cannot patch it"),
             "autoscaler shop/web: Error from server (Forbidden): autoscalers.plimsoll.dev \"web\" is forbidden: \
-             User \"ann\" cannot patch it; the ClusterRole plimsoll:operator gives the right"
+             User \"ann\" cannot patch it; the ClusterRole edit gives the right in its namespace, as does \
+             plimsoll:operator"
         );
+        for verb in ["get", "patch"] {
+            let lease =
+                refused(&format!("User \"ann\" cannot {verb} resource \"leases\" in API group"));
+            assert!(
+                lease.ends_with("; the ClusterRole plimsoll:operator gives the right"),
+                "{lease}"
+            );
+        }
         for other in ["cannot create resource \"leases\"", "cannot get resource \"autoscalers\""] {
             assert!(!refused(other).contains("ClusterRole"), "{other}");
         }

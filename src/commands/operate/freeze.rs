@@ -2,9 +2,9 @@
 //! former leader can write any more, and say which.
 
 use super::super::story::plain;
-use super::cluster::{client, leases, user_name};
+use super::cluster::Cluster;
 use super::error::{OperateError, api_error};
-use crate::clock::{Clock, WallClock};
+use crate::clock::WallClock;
 use crate::config::{ClusterFlags, FreezeFlags};
 use crate::kube_error::worded;
 use crate::leader::freeze::{ACKNOWLEDGED, Freeze, REQUEST};
@@ -42,18 +42,14 @@ const MAX_LISTED: usize = 3;
 /// Stops all writes to scales.
 ///
 /// # Errors
-/// As [`OperateError`] says, in particular if no leader acknowledges.
+/// As [`OperateError`] says, in particular if no leader acknowledges, also where it is frozen all the same.
 pub async fn freeze(flags: &FreezeFlags) -> Result<String, OperateError> {
-    let (client, _, clock) = client(&flags.cluster).await?;
-    freeze_with(&client, &clock, flags).await
+    freeze_in(&Cluster::of(&flags.cluster).await?, flags).await
 }
 
-async fn freeze_with(
-    client: &Client,
-    clock: &Clock,
-    flags: &FreezeFlags,
-) -> Result<String, OperateError> {
-    let leases = leases(client, &flags.cluster);
+async fn freeze_in(cluster: &Cluster, flags: &FreezeFlags) -> Result<String, OperateError> {
+    let Cluster { client, clock, place, .. } = cluster;
+    let leases = cluster.leases(&flags.cluster);
     let before = leases.get_opt(&flags.cluster.lease).await.map_err(api_error("the Lease"))?;
     let of_server = |time: Option<UnixMillis>| {
         time.and_then(|time| Timestamp::from_millisecond(time).ok())
@@ -68,14 +64,15 @@ async fn freeze_with(
     });
     let freeze = Freeze {
         reason: Arc::from(flags.reason.as_str()),
-        by: user_name(client).await,
+        by: cluster.user_name().await,
         since: Some(now),
         until,
     };
     let create = before.is_none() && flags.create;
-    let outcome = match request(client, &flags.cluster, Some(&freeze), create).await {
+    let outcome = match request(cluster, &flags.cluster, Some(&freeze), create).await {
         Err(OperateError::NotAcknowledged { .. }) if create => {
-            return Ok("frozen: nobody answers; whoever leads next writes no scale\n".to_owned());
+            let next = "nobody answers; whoever leads next writes no scale";
+            return Ok(format!("frozen in {place}: {next}\n"));
         }
         outcome => outcome?,
     };
@@ -83,17 +80,20 @@ async fn freeze_with(
         Some(until) => format!("until {until}, or `plimsoll thaw`"),
         None => "until `plimsoll thaw`".to_owned(),
     };
-    let mut text = match outcome {
-        FreezeOutcome::Acknowledged(holder) => {
-            format!("frozen, acknowledged by {holder}: no scale is written {end}\n")
+    let others = not_frozen(client).await;
+    match outcome {
+        FreezeOutcome::Acknowledged(holder) => Ok(format!(
+            "frozen in {place}, acknowledged by {holder}: no scale is written {end}\n{others}"
+        )),
+        FreezeOutcome::TimedOut => {
+            let text = format!(
+                "frozen in {place}, not acknowledged (the leader is late, or older than this command): every \
+                 term and request from before the freeze is over; no scale is written {end}. Freeze again \
+                 before what needs the leader of this version\n{others}"
+            );
+            Err(OperateError::FrozenUnheard(text.trim_end().to_owned()))
         }
-        FreezeOutcome::TimedOut => format!(
-            "frozen, not acknowledged (the leader is late, or older than this command): every term and \
-             request from before the freeze is over; no scale is written {end}\n"
-        ),
-    };
-    text.push_str(&not_frozen(client).await);
-    Ok(text)
+    }
 }
 
 /// Ends a freeze.
@@ -101,25 +101,28 @@ async fn freeze_with(
 /// # Errors
 /// As [`OperateError`] says.
 pub async fn thaw(flags: &ClusterFlags) -> Result<String, OperateError> {
-    let (client, ..) = client(flags).await?;
-    Ok(match request(&client, flags, None, false).await? {
-        FreezeOutcome::Acknowledged(holder) => format!("thawed, acknowledged by {holder}\n"),
-        FreezeOutcome::TimedOut => {
-            "thawed, not acknowledged: the leader is late, or older than this command\n".to_owned()
+    let cluster = Cluster::of(flags).await?;
+    let (outcome, place) = (request(&cluster, flags, None, false).await?, &cluster.place);
+    Ok(match outcome {
+        FreezeOutcome::Acknowledged(holder) => {
+            format!("thawed in {place}, acknowledged by {holder}\n")
         }
+        FreezeOutcome::TimedOut => format!(
+            "thawed in {place}, not acknowledged: the leader is late, or older than this command\n"
+        ),
     })
 }
 
 /// Freezes or thaws, and waits for the leader to acknowledge. May create the Lease: a replica that
 /// leads without election, or whose Lease was deleted, sees that as any other change.
 async fn request(
-    client: &Client,
+    cluster: &Cluster,
     flags: &ClusterFlags,
     freeze: Option<&Freeze>,
     create: bool,
 ) -> Result<FreezeOutcome, OperateError> {
-    let (leases, name) = (leases(client, flags), flags.lease.as_str());
-    let object = format!("{}/{name}", flags.plimsoll_namespace);
+    let (leases, name) = (cluster.leases(flags), flags.lease.as_str());
+    let object = format!("{}/{name} in {}", flags.plimsoll_namespace, cluster.place);
     let request =
         format!("{:x}-{:x}", WallClock::default().timestamp().as_nanosecond(), std::process::id());
     let written = if create {
@@ -140,7 +143,7 @@ async fn request(
     let mut lease = match written {
         Ok(lease) => lease,
         Err(kube::Error::Api(status)) if status.code == 404 => {
-            let others = other_leases(client).await;
+            let others = other_leases(&cluster.client).await;
             return Err(OperateError::NoLease { lease: object, others });
         }
         Err(error) => return Err(api_error(format!("Lease {object}"))(error)),
@@ -243,7 +246,7 @@ mod tests {
     use std::sync::Mutex;
 
     /// An API server without a Lease. A leader, if there is one, acknowledges after this time; by then
-    /// another user may have edited the annotations.
+    /// another user may have edited the Lease.
     fn api(after: Option<Duration>, edit: fn(&mut Value)) -> Client {
         let lease: Arc<Mutex<Option<Value>>> = Arc::default();
         let begun = Instant::now();
@@ -263,8 +266,8 @@ mod tests {
             if after.is_some_and(|after| begun.elapsed() >= after) {
                 let annotations = &mut lease["metadata"]["annotations"];
                 annotations[ACKNOWLEDGED] = annotations[REQUEST].clone();
-                edit(annotations);
                 lease["spec"]["holderIdentity"] = "a".into();
+                edit(lease);
             }
             (200, lease.clone())
         };
@@ -284,6 +287,10 @@ mod tests {
         Client::new(service, "default")
     }
 
+    fn annotations(lease: &mut Value) -> &mut serde_json::Map<String, Value> {
+        lease["metadata"]["annotations"].as_object_mut().unwrap()
+    }
+
     fn flags() -> FreezeFlags {
         let cluster = ClusterFlags {
             kubeconfig: None,
@@ -297,13 +304,15 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_freeze_that_was_edited_before_it_was_acknowledged_is_not_reported_as_frozen() {
         let edits: [fn(&mut Value); 3] = [
-            |annotations| drop(annotations.as_object_mut().unwrap().remove(FREEZE)),
-            |annotations| annotations[FREEZE] = "that of another".into(),
-            |annotations| annotations[UNTIL] = "2026-11-21T22:30:00Z".into(),
+            |lease| drop(annotations(lease).remove(FREEZE)),
+            |lease| drop(annotations(lease).insert(FREEZE.to_owned(), "that of another".into())),
+            |lease| {
+                drop(annotations(lease).insert(UNTIL.to_owned(), "2026-11-21T22:30:00Z".into()))
+            },
         ];
         for edit in edits {
-            let api = api(Some(Duration::from_secs(1)), edit);
-            let said = freeze_with(&api, &Clock::default(), &flags()).await;
+            let cluster = Cluster::fake(api(Some(Duration::from_secs(1)), edit));
+            let said = freeze_in(&cluster, &flags()).await;
             assert!(matches!(said, Err(OperateError::Superseded { .. })), "{said:?}");
         }
     }
@@ -314,11 +323,26 @@ mod tests {
         // A replica that leads without election has no Lease, and writes until it sees the freeze: at
         // the latest after a read of the Lease, a write, and the API server's time to apply it.
         for after in [Duration::from_secs(1), 3 * REQUEST_TIMEOUT + POLL_INTERVAL] {
-            let said =
-                freeze_with(&api(Some(after), |_| {}), &Clock::default(), &flags).await.unwrap();
-            assert!(said.contains("acknowledged by a"), "{after:?}: {said}");
+            let cluster = Cluster::fake(api(Some(after), |_| {}));
+            let said = freeze_in(&cluster, &flags).await.unwrap();
+            let expected = "frozen in context test, acknowledged by a: ";
+            assert!(said.starts_with(expected), "{after:?}: {said}");
         }
-        let said = freeze_with(&api(None, |_| {}), &Clock::default(), &flags).await.unwrap();
+        let said = freeze_in(&Cluster::fake(api(None, |_| {})), &flags).await.unwrap();
         assert!(said.contains("nobody"), "{said}");
+    }
+
+    /// `freeze upgrade && thaw` must not thaw while a leader of before decides.
+    #[tokio::test(start_paused = true)]
+    async fn a_freeze_that_the_leader_does_not_acknowledge_fails() {
+        let silent = |lease: &mut Value| {
+            annotations(lease).remove(ACKNOWLEDGED);
+            lease["spec"]["renewTime"] = "2026-11-25T10:00:00.000000Z".into();
+        };
+        let cluster = Cluster::fake(api(Some(Duration::from_secs(1)), silent));
+        let said = freeze_in(&cluster, &flags()).await.unwrap_err();
+        assert!(matches!(said, OperateError::FrozenUnheard(_)), "{said:?}");
+        let expected = "frozen in context test, not acknowledged (the leader is late";
+        assert!(said.to_string().starts_with(expected), "{said}");
     }
 }

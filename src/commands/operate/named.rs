@@ -1,7 +1,7 @@
 //! The autoscaler that a command is about: an Autoscaler, or a native HPA by `hpa/NAME`.
 
 use super::super::story::{Standing, Status, Subject, clean};
-use super::cluster::client;
+use super::cluster::Cluster;
 use super::error::{OperateError, api_error};
 use crate::clock::Clock;
 use crate::config::ObjectFlags;
@@ -52,7 +52,7 @@ impl Named {
     /// If there is no way to the cluster, or the name is of another kind.
     pub async fn of(flags: &ObjectFlags) -> Result<Self, OperateError> {
         let (kind, name) = kind_and_name(&flags.name)?;
-        let (client, namespace, clock) = client(&flags.cluster).await?;
+        let Cluster { client, namespace, clock, .. } = Cluster::of(&flags.cluster).await?;
         let namespace = flags.namespace.clone().unwrap_or(namespace);
         Ok(Self { client, kind, namespace, name, clock })
     }

@@ -1,12 +1,11 @@
 //! `plimsoll pause` and `plimsoll resume`.
 
-use super::cluster::{autoscalers, user_name};
+use super::cluster::Changed;
 use super::error::{OperateError, api_error};
 use crate::clock::Clock;
 use crate::config::{ObjectFlags, PauseFlags};
-use crate::crd::{Autoscaler, AutoscalerSpec, Mode};
+use crate::crd::{AutoscalerSpec, Mode};
 use jiff::Timestamp;
-use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -15,8 +14,8 @@ use serde_json::{Value, json};
 /// # Errors
 /// As [`OperateError`] says, and if it is a preview, which writes no scale.
 pub async fn pause(flags: &PauseFlags) -> Result<String, OperateError> {
-    let autoscalers = autoscalers(&flags.object).await?;
-    let user = user_name(&autoscalers.0.clone().into_client()).await;
+    let of = Changed::of(&flags.object).await?;
+    let user = of.cluster.user_name().await;
     let by = user.filter(|user| user.chars().count() <= MAX_BY);
     let paused = |clock: &Clock| {
         let until = flags.until_after.and_then(|duration| {
@@ -28,10 +27,10 @@ pub async fn pause(flags: &PauseFlags) -> Result<String, OperateError> {
         let until = until.map(|until| until.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
         json!({"until": until, "reason": flags.reason, "by": by})
     };
-    let (object, changed) = set_mode(autoscalers, &flags.object.name, Mode::Paused, paused).await?;
+    let changed = set_mode(&of, &flags.object.name, Mode::Paused, paused).await?;
     let until = changed.pause.and_then(|pause| pause.until);
     let until = until.map(|until| format!(" until {}", until.0)).unwrap_or_default();
-    Ok(format!("{object} paused{until}\n"))
+    Ok(format!("{} paused in {}{until}\n", of.object, of.cluster.place))
 }
 
 /// The longest user name in `pause.by`, in characters.
@@ -42,25 +41,25 @@ const MAX_BY: usize = 128;
 /// # Errors
 /// As [`OperateError`] says, and if it is a preview.
 pub async fn resume(flags: &ObjectFlags) -> Result<String, OperateError> {
-    let autoscalers = autoscalers(flags).await?;
-    let (object, _) = set_mode(autoscalers, &flags.name, Mode::Active, |_| Value::Null).await?;
-    Ok(format!("{object} resumed\n"))
+    let of = Changed::of(flags).await?;
+    set_mode(&of, &flags.name, Mode::Active, |_| Value::Null).await?;
+    Ok(format!("{} resumed in {}\n", of.object, of.cluster.place))
 }
 
 /// How often a write is tried if there are conflicts: with each status that is written there is one.
 const CONFLICT_ATTEMPTS: usize = 10;
 
-/// Sets the mode and `pause` of an Autoscaler that is no preview. Returns its name in messages, and
-/// what was written.
+/// Sets the mode and `pause` of an Autoscaler that is no preview. Returns what was written.
 async fn set_mode(
-    (api, object, clock): (Api<Autoscaler>, String, Clock),
+    of: &Changed,
     name: &str,
     to: Mode,
     pause: impl Fn(&Clock) -> Value,
-) -> Result<(String, AutoscalerSpec), OperateError> {
+) -> Result<AutoscalerSpec, OperateError> {
+    let Changed { cluster, autoscalers: api, object } = of;
     let mut tries = 0;
     let changed = loop {
-        let known = api.get(name).await.map_err(api_error(object.clone()))?;
+        let known = api.get(name).await.map_err(api_error(object.as_str()))?;
         if known.spec.mode == Mode::Preview {
             return Err(OperateError::Refused(format!(
                 "{object}: its mode is {:?}, which writes no scale: set spec.mode yourself",
@@ -69,13 +68,13 @@ async fn set_mode(
         }
         let patch = json!({
             "metadata": {"resourceVersion": known.metadata.resource_version},
-            "spec": {"mode": to, "pause": pause(&clock)},
+            "spec": {"mode": to, "pause": pause(&cluster.clock)},
         });
         tries += 1;
         match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
             // A status was written in between, or the mode was set.
             Err(kube::Error::Api(status)) if status.code == 409 && tries < CONFLICT_ATTEMPTS => {}
-            changed => break changed.map_err(api_error(object.clone()))?.spec,
+            changed => break changed.map_err(api_error(object.as_str()))?.spec,
         }
     };
     if changed.mode != to {
@@ -83,5 +82,5 @@ async fn set_mode(
             "{object}: the CustomResourceDefinition does not know spec.mode: update it to that of this version"
         )));
     }
-    Ok((object, changed))
+    Ok(changed)
 }

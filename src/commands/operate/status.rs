@@ -1,10 +1,10 @@
 //! `plimsoll status`: the leader, the freeze, and the failing Autoscalers.
 
 use super::age::age;
-use super::cluster::{client, leases};
+use super::cluster::Cluster;
 use super::error::{OperateError, api_error};
 use crate::clock::WallClock;
-use crate::config::ClusterFlags;
+use crate::config::{ClusterFlags, StatusFlags};
 use crate::crd::{Autoscaler, AutoscalerStatus, Mode};
 use crate::leader::Freeze;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
@@ -12,36 +12,70 @@ use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use std::fmt::Write;
 
-/// Shows the leader, the freeze, and the failing Autoscalers.
+/// Shows the leader, the freeze, and the failing Autoscalers. Of both, what can be read is shown, and why the other can't.
 ///
 /// # Errors
-/// As [`OperateError`] says.
-pub async fn status(flags: &ClusterFlags) -> Result<String, OperateError> {
-    let client = client(flags).await?.0;
-    let lease =
-        leases(&client, flags).get_opt(&flags.lease).await.map_err(api_error("the Lease"))?;
-    let mut text = String::new();
-    match &lease {
-        None => {
-            _ = writeln!(
-                text,
-                "Leader   none: there is no Lease {}/{}",
-                flags.plimsoll_namespace, flags.lease
-            )
+/// As [`OperateError`] says, and if nothing can be read.
+pub async fn status(flags: &StatusFlags) -> Result<String, OperateError> {
+    status_of(&Cluster::of(&flags.cluster).await?, flags).await
+}
+
+async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, OperateError> {
+    let mut text = format!("Context  {}\n", cluster.place.trim_start_matches("context "));
+    let lease = match leader(cluster, &flags.cluster).await {
+        Err(error) if !error.is_refused() => return Err(error),
+        lease => lease,
+    };
+    let autoscalers = autoscalers(cluster, flags.namespace.as_deref()).await;
+    match (lease, autoscalers) {
+        (Err(lease), Err(autoscalers)) => {
+            let hint = hint(flags, &autoscalers);
+            return Err(OperateError::Refused(format!("{lease}\nplimsoll: {autoscalers}{hint}")));
         }
-        Some(lease) => {
-            let spec = lease.spec.clone().unwrap_or_default();
-            let renewed = spec.renew_time.map_or_else(|| "never".to_owned(), |time| age(time.0));
-            match spec.holder_identity.filter(|holder| !holder.is_empty()) {
-                Some(holder) => _ = writeln!(text, "Leader   {holder}, renewed {renewed} ago"),
-                None => _ = writeln!(text, "Leader   none"),
-            }
-            if let Some(freeze) = Freeze::of(lease) {
-                let _ = writeln!(text, "Frozen   no scale is written: {freeze}");
-            }
+        (lease, autoscalers) => {
+            text += &lease.unwrap_or_else(|error| format!("Leader   not known: {error}\n"));
+            text += &autoscalers.unwrap_or_else(|error| {
+                format!("Autoscalers   not known: {error}{}\n", hint(flags, &error))
+            });
         }
     }
-    let api: Api<Autoscaler> = Api::all(client);
+    Ok(text)
+}
+
+/// What helps who may not list the Autoscalers of all namespaces.
+fn hint(flags: &StatusFlags, error: &OperateError) -> &'static str {
+    match flags.namespace.is_none() && error.is_refused() {
+        true => "; -n NAMESPACE shows those of one namespace",
+        false => "",
+    }
+}
+
+/// Who leads, and whether scales are frozen.
+async fn leader(cluster: &Cluster, flags: &ClusterFlags) -> Result<String, OperateError> {
+    let read = cluster.leases(flags).get_opt(&flags.lease).await;
+    let Some(lease) = read.map_err(api_error("the Lease"))? else {
+        let ClusterFlags { plimsoll_namespace, lease, .. } = flags;
+        return Ok(format!("Leader   none: there is no Lease {plimsoll_namespace}/{lease}\n"));
+    };
+    let spec = lease.spec.clone().unwrap_or_default();
+    let renewed = spec.renew_time.map_or_else(|| "never".to_owned(), |time| age(time.0));
+    let mut text = match spec.holder_identity.filter(|holder| !holder.is_empty()) {
+        Some(holder) => format!("Leader   {holder}, renewed {renewed} ago\n"),
+        None => "Leader   none\n".to_owned(),
+    };
+    if let Some(freeze) = Freeze::of(&lease) {
+        let _ = writeln!(text, "Frozen   no scale is written: {freeze}");
+    }
+    Ok(text)
+}
+
+/// How many Autoscalers there are in a namespace, or in all, and which fail.
+async fn autoscalers(cluster: &Cluster, namespace: Option<&str>) -> Result<String, OperateError> {
+    let client = cluster.client.clone();
+    let (api, of): (Api<Autoscaler>, _) = match namespace {
+        Some(namespace) => (Api::namespaced(client, namespace), format!(" in {namespace}")),
+        None => (Api::all(client), String::new()),
+    };
     let all = api.list(&ListParams::default()).await.map_err(api_error("autoscalers"))?;
     let mut failing = Vec::new();
     for object in &all {
@@ -55,17 +89,13 @@ pub async fn status(flags: &ClusterFlags) -> Result<String, OperateError> {
     }
     let now = WallClock::default().timestamp().as_millisecond();
     let paused = all.iter().filter(|object| object.spec.mode_at(now) == Mode::Paused).count();
-    let _ = writeln!(
-        text,
-        "Autoscalers   {}, {} of them failing, {paused} paused",
-        all.items.len(),
-        failing.len()
-    );
-    if !failing.is_empty() {
-        let width = failing.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
-        for (name, reason, message) in failing {
-            let _ = writeln!(text, "  {name:width$}   {reason}: {message}");
-        }
+    let count = all.items.len();
+    let failed = failing.len();
+    let mut text =
+        format!("Autoscalers   {count}{of}, {failed} of them failing, {paused} paused\n");
+    let width = failing.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
+    for (name, reason, message) in failing {
+        let _ = writeln!(text, "  {name:width$}   {reason}: {message}");
     }
     Ok(text)
 }
@@ -77,4 +107,57 @@ fn fault(status: &AutoscalerStatus) -> Option<&Condition> {
     conditions.iter().find(|c| {
         c.status != "True" && healthy.contains(&&*c.type_) && c.reason != "ScalingDisabled"
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fake;
+    use kube::Client;
+    use kube::client::Body;
+    use serde_json::json;
+
+    /// The status where these are refused, and with a namespace or for all.
+    async fn shown(refused: &'static [&str], namespace: Option<&str>) -> (bool, String) {
+        let service = tower::service_fn(move |request: http::Request<Body>| async move {
+            let is_lease = request.uri().path().contains("/leases/");
+            let what = if is_lease { "leases" } else { "autoscalers" };
+            let (code, body) = match (refused.contains(&what), is_lease) {
+                (true, _) => fake::failure(403, "Forbidden", &format!("cannot read {what}")),
+                (false, true) => fake::failure(404, "NotFound", "there is no Lease"),
+                (false, false) => (200, json!({"metadata": {}, "items": []})),
+            };
+            let response = http::Response::builder().status(code);
+            Ok::<_, kube::Error>(response.body(Body::from(body.to_string().into_bytes())).unwrap())
+        });
+        let client = Client::new(service, "default");
+        let cluster = ClusterFlags {
+            kubeconfig: None,
+            context: None,
+            plimsoll_namespace: "plimsoll".to_owned(),
+            lease: "plimsoll".to_owned(),
+        };
+        let flags = StatusFlags { namespace: namespace.map(str::to_owned), cluster };
+        match status_of(&Cluster::fake(client), &flags).await {
+            Ok(text) => (true, text),
+            Err(error) => (false, error.to_string()),
+        }
+    }
+
+    #[tokio::test]
+    async fn what_can_be_read_is_shown_with_why_the_rest_can_not() {
+        let (is_good, text) = shown(&["leases"], Some("shop")).await;
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(is_good && lines[0] == "Context  test", "{text}");
+        let expected =
+            "Leader   not known: the Lease: Error from server (Forbidden): cannot read leases";
+        assert!(lines[1].starts_with(expected), "{text}");
+        assert_eq!(lines[2], "Autoscalers   0 in shop, 0 of them failing, 0 paused");
+        let (is_good, text) = shown(&["autoscalers"], None).await;
+        assert!(is_good && text.contains("Leader   none"), "{text}");
+        assert!(text.contains("cannot read autoscalers; -n NAMESPACE shows"), "{text}");
+        let (is_good, text) = shown(&["leases", "autoscalers"], None).await;
+        assert!(!is_good && text.contains("cannot read leases"), "{text}");
+        assert!(text.contains("\nplimsoll: autoscalers: Error from server"), "{text}");
+    }
 }

@@ -1,5 +1,6 @@
 //! Why the page can't be served, and what it says of requests to the cluster that fail.
 
+use crate::causes::causes;
 use crate::connect::ConnectError;
 use crate::kube_error::status;
 use crate::supervise::TaskEnded;
@@ -82,20 +83,6 @@ pub fn problem(error: &watcher::Error, resource: &str, namespace: Option<&str>) 
             format!("Failed to list and watch {resource} {place}, trying again: {error}")
         }
     }
-}
-
-/// An error with its causes, each once.
-pub fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let more = error.to_string();
-        if !text.contains(&more) {
-            text = format!("{text}: {more}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

@@ -23,7 +23,7 @@ pub use error::UiError;
 
 use crate::clock::Clock;
 use crate::config::UiFlags;
-use crate::connect;
+use crate::connect::{self, AsKubectl};
 use crate::supervise::Tasks;
 use access::Access;
 use rows::Rows;
@@ -42,7 +42,8 @@ use trials::Trials;
 pub async fn run(flags: &UiFlags, out: &mut impl Write) -> Result<(), UiError> {
     let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
     let clock = Clock::default();
-    let (client, _) = connect::as_kubectl(kubeconfig, context, clock.clone()).await?;
+    let AsKubectl { client, context, .. } =
+        connect::as_kubectl(kubeconfig, context, clock.clone()).await?;
     let bind = |error| UiError::Bind { port: flags.port, error };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, flags.port)).await.map_err(bind)?;
     let port = listener.local_addr().map_err(bind)?.port();
@@ -50,7 +51,7 @@ pub async fn run(flags: &UiFlags, out: &mut impl Write) -> Result<(), UiError> {
     let access = Access::new(port)?;
     let address = access.address();
     let rows = Rows::new(clock);
-    let scope = scope(flags);
+    let scope = scope(flags, context.as_deref());
     let page = Page::new(access, client.clone(), rows.clone(), scope, trials);
 
     let stop = stop_signal().map_err(UiError::Signals)?;
@@ -101,15 +102,13 @@ fn stop_signal() -> std::io::Result<impl Future<Output = ()>> {
 }
 
 /// What the page shows, in words.
-fn scope(flags: &UiFlags) -> String {
-    let file = match &flags.kubeconfig {
-        Some(path) => kube::config::Kubeconfig::read_from(path),
-        None => kube::config::Kubeconfig::read(),
+fn scope(flags: &UiFlags, context: Option<&str>) -> String {
+    let place = match context {
+        Some(context) => format!("Context {context}"),
+        None => "The cluster of this pod".to_owned(),
     };
-    let current = file.ok().and_then(|file| file.current_context);
-    let context = flags.context.clone().or(current).unwrap_or_default();
     match &flags.namespace {
-        Some(namespace) => format!("Context {context}, namespace {namespace}"),
-        None => format!("Context {context}, all namespaces"),
+        Some(namespace) => format!("{place}, namespace {namespace}"),
+        None => format!("{place}, all namespaces"),
     }
 }

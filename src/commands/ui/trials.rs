@@ -1,9 +1,10 @@
 //! "Try a change": an edited autoscaler beside the present one, on the load that Prometheus recorded. It is a backtest
 //! of `plimsoll backtest --prometheus-url`, by the same code, and nothing is written.
 
-use super::error::{UiError, causes, cut};
+use super::error::{UiError, cut};
 use super::reflect::{api, resource};
 use crate::backtest::Stop;
+use crate::causes::causes;
 use crate::commands::backtest::{self, Subject, Subjects, written};
 use crate::commands::story::{is_unsafe, plain_lines};
 use crate::commands::{convert, objects};

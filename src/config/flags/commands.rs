@@ -9,7 +9,7 @@ use std::time::Duration;
 /// How a command reaches the cluster.
 #[derive(Clone, Debug, Args)]
 pub struct ClusterFlags {
-    /// The kubeconfig; without one, as kubectl finds it.
+    /// The kubeconfig; without one, as kubectl finds it, or the service account of a pod.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
@@ -33,6 +33,18 @@ pub struct ObjectFlags {
     pub name: String,
 
     /// Its namespace; without one, that of the context.
+    #[arg(short, long, value_name = "NAME")]
+    pub namespace: Option<String>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub cluster: ClusterFlags,
+}
+
+/// The flags of `plimsoll status`.
+#[derive(Clone, Debug, Args)]
+pub struct StatusFlags {
+    /// Show the Autoscalers of this namespace. Without it, those of all namespaces.
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
 

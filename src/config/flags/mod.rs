@@ -13,7 +13,7 @@ pub use backtest::{
 };
 pub use commands::{
     CheckFlags, ClusterFlags, CompareFlags, ConvertFlags, ExplainFlags, FreezeFlags, HistoryFlags,
-    ObjectFlags, OutputFormat, PauseFlags, ReplayFlags, UiFlags,
+    ObjectFlags, OutputFormat, PauseFlags, ReplayFlags, StatusFlags, UiFlags,
 };
 pub use parse::{Moment, above_zero};
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
@@ -50,7 +50,7 @@ pub enum Command {
     /// Look for a better spec of an Autoscaler on recorded load: chosen on its first two thirds, shown on the rest.
     Recommend(Box<RecommendFlags>),
     /// Show who leads, whether scales are frozen, and which Autoscalers fail.
-    Status(ClusterFlags),
+    Status(StatusFlags),
     /// Decide again on the inputs of each line of a decision log (--decision-log), and fail if another decision
     /// is made, or a line was changed.
     Replay(ReplayFlags),
@@ -69,7 +69,7 @@ pub enum Command {
     /// Resume a paused Autoscaler.
     Resume(ObjectFlags),
     /// Stop Plimsoll's writes to scales, in the whole cluster; decisions continue. Returns
-    /// once the leader has acknowledged it, and fails if no leader hears it.
+    /// once the leader has acknowledged it, and fails if no leader does.
     Freeze(FreezeFlags),
     /// End a freeze.
     Thaw(ClusterFlags),

@@ -240,12 +240,12 @@ pub struct ServeFlags {
     pub decision_ledger_bytes: usize,
 
     /// A file to which each decision is written as a line of JSON with all its inputs, for plimsoll replay; -
-    /// is the standard output. Without it there is none.
+    /// is the standard output. Its folder must be there and writable. Without it there is none.
     #[arg(long, value_name = "FILE")]
     pub decision_log: Option<PathBuf>,
 
     /// How many bytes the files of --decision-log may have together, at least 8 MiB; FILE is rotated to FILE.1 to
-    /// FILE.7. Where it can't be rotated, decisions are dropped.
+    /// FILE.7. On a full disk the oldest file is dropped; where it can't be rotated, decisions are.
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     pub decision_log_max_bytes: u64,
 
@@ -265,18 +265,18 @@ pub struct ServeFlags {
 impl ServeFlags {
     /// The log filter.
     ///
-    /// kube's client logs each failed request as an error, and so does its caller if it is one. The
-    /// former is filtered out unless the filter names `kube_client`.
+    /// kube logs requests and watches that fail, with whole objects and each attempt, and so does its caller in
+    /// words. The former is filtered out unless the filter names that crate.
     pub fn log_filter(&self) -> String {
         let given = match self.v {
             0..=3 => &self.log_level,
             4..=7 => "info,plimsoll=debug",
             _ => "info,plimsoll=trace",
         };
-        match given.contains("kube_client") {
-            true => given.to_owned(),
-            false => format!("{given},kube_client::client::builder=off"),
-        }
+        let named = |(krate, _): &(&str, &str)| !given.contains(krate);
+        let own = [("kube_client", "client"), ("kube_runtime", "watcher")].into_iter();
+        own.filter(named)
+            .fold(given.to_owned(), |filter, (krate, of)| format!("{filter},{krate}::{of}=off"))
     }
 
     /// The namespace of the Service: that of the flag, or of the pod.
@@ -329,12 +329,14 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_the_kube_client_are_logged_only_on_request() {
+    fn what_kube_logs_itself_is_logged_only_on_request() {
         let filter = |line: &str| served(line).log_filter();
-        let quiet = "info,kube_client::client::builder=off";
+        let quiet = "info,kube_client::client=off,kube_runtime::watcher=off";
         assert_eq!(filter("plimsoll serve"), quiet);
         let line = "plimsoll serve --log-level=info,kube_client=debug";
-        assert_eq!(filter(line), "info,kube_client=debug");
+        assert_eq!(filter(line), "info,kube_client=debug,kube_runtime::watcher=off");
+        let line = "plimsoll serve --log-level=info,kube_client=warn,kube_runtime=debug";
+        assert_eq!(filter(line), "info,kube_client=warn,kube_runtime=debug");
     }
 
     #[test]

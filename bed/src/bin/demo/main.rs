@@ -54,7 +54,7 @@ async fn run(keep: bool) -> Result<(), String> {
     }
     let summary = story::run(&Loopback(&bed)).await?;
     println!("\n{summary}  whole demo          {:.0} s", start.elapsed().as_secs_f64());
-    println!("\n{}", story::explanation(&bed.cluster).await?);
+    println!("\n{}", story::explanation(&bed.cluster, &bed::plimsoll::binary()).await?);
     if keep {
         println!("\nThe cluster keeps running:\n");
         println!("  export KUBECONFIG={}", bed.cluster.kubeconfig.display());

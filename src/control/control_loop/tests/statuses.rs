@@ -46,6 +46,19 @@ async fn an_invalid_spec_keeps_what_another_process_wrote_in_the_status() {
     );
 }
 
+#[tokio::test]
+async fn a_status_that_can_not_be_read_is_told_in_the_words_of_kubectl() {
+    let refused = || fake::failure(403, "Forbidden", "not for you");
+    let (control, _) =
+        World::new(3, Some(3), move |_, request| (request.line == AUTOSCALERS).then(refused)).run();
+    let autoscaler = fake::autoscaler("web");
+    put_invalid(&control, &autoscaler);
+    let (lines, _guard) = crate::fake::LogLines::keep();
+    let ended = evaluate_once(&control, &autoscaler, &mut AutoscalerState::default()).await;
+    assert_eq!(ended, Failed);
+    lines.assert_plain();
+}
+
 /// A process that leads again, without another in between.
 #[tokio::test]
 async fn the_status_of_an_invalid_spec_is_read_once_in_a_term() {

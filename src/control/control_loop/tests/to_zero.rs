@@ -238,9 +238,11 @@ async fn a_new_leader_reads_the_status_of_a_workload_at_zero() {
         let autoscaler = put(&control, "web", json!({"minReplicas": 0, "maxReplicas": 9}));
         show_replicas(&control, 0);
         let mut state = AutoscalerState::default();
+        let (lines, _guard) = crate::fake::LogLines::keep();
         let ended = evaluate_once(&control, &autoscaler, &mut state).await;
         assert_eq!(ended, if away { Failed } else { Rescaled });
         if away {
+            lines.assert_plain();
             let written = |line: &str| log.of(line).len();
             assert_eq!((written("PATCH"), written("PUT")), (0, 0));
             assert!(!control.ctx.statuses.has(&autoscaler), "nothing is written over what it says");
