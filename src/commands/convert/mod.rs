@@ -226,4 +226,8 @@ fn faults(object: &Value, spec: &Value) -> (Option<String>, Vec<String>) {
 #[cfg(test)]
 mod corpus;
 #[cfg(test)]
+mod kedas;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_keda;
