@@ -326,6 +326,7 @@ fn no_text_of_an_object_controls_a_terminal() {
 "#,
     );
     assert!(made.notes.len() > 1 && made.errors.len() == 1, "{made:?}");
+    assert!(!yaml(&json!("a\u{1b}[2J")).contains('\u{1b}'));
     for text in made.notes.iter().chain(&made.errors) {
         assert!(!text.contains(super::super::story::is_unsafe), "{text:?}");
     }
