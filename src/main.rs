@@ -5,7 +5,7 @@
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use plimsoll::commands::operate::{self, OperateError};
-use plimsoll::commands::{backtest, check, convert, recommend, reference, replay, ui};
+use plimsoll::commands::{backtest, check, convert, plain_lines, recommend, reference, replay, ui};
 use plimsoll::config::{Cli, Command, IgnoredFlag, ServeFlags};
 use std::io::Write;
 use std::process::ExitCode;
@@ -70,8 +70,9 @@ fn usage_error(error: &clap::Error, arguments: &[std::ffi::OsString]) -> ExitCod
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
 
+/// Says why a command failed. Nothing in that controls a terminal: it may be a text of others.
 fn failed(error: impl std::fmt::Display) -> ExitCode {
-    complain(format_args!("plimsoll: {error}"));
+    complain(plain_lines(&format!("plimsoll: {error}")));
     ExitCode::FAILURE
 }
 

@@ -4,6 +4,7 @@
 use super::check_cluster;
 use super::check_context::Context;
 use super::check_context::Findings;
+use super::story::plain_lines;
 use super::{check_files, check_history, check_rule};
 use crate::clock::WallClock;
 use crate::config::{CheckFlags, Config, OutputFormat};
@@ -73,7 +74,8 @@ pub async fn run(flags: &CheckFlags) -> (String, bool) {
         OutputFormat::Json => {
             serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n"
         }
-        OutputFormat::Text => report.to_string(),
+        // Objects, rules and answers are texts of others.
+        OutputFormat::Text => plain_lines(&report.to_string()),
     };
     (text, report.errors.is_empty())
 }

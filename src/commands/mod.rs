@@ -20,3 +20,5 @@ pub mod replay;
 mod story;
 mod table;
 pub mod ui;
+
+pub use story::plain_lines;

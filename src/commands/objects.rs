@@ -30,6 +30,20 @@ pub fn parse(text: &str) -> Result<Vec<Value>, String> {
     Ok(objects)
 }
 
+/// The Autoscaler or ScaledObject that has made an HorizontalPodAutoscaler, if one has: its kind and name.
+pub fn maker(object: &Value) -> Option<String> {
+    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
+    owners.into_iter().flatten().find_map(|owner| {
+        let text = |field: &str| owner.get(field).and_then(Value::as_str).unwrap_or_default();
+        let (group, kind) = (text("apiVersion").split('/').next(), text("kind"));
+        let is_known = matches!(
+            (group, kind),
+            (Some("plimsoll.dev"), "Autoscaler") | (Some("keda.sh"), "ScaledObject")
+        );
+        is_known.then(|| format!("{kind} {}", text("name").escape_debug()))
+    })
+}
+
 fn flatten(mut object: Value, objects: &mut Vec<Value>) {
     let is_list = object["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
     match object.get_mut("items").filter(|_| is_list) {

@@ -112,7 +112,7 @@ pub struct AutoscalerSpec {
     pub behavior: Option<HorizontalPodAutoscalerBehavior>,
 
     /// What to do when the metrics have failed for a while. Without it the
-    /// replicas stay as they are.
+    /// replicas stay as they are. A workload at zero stays there either way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 

@@ -340,3 +340,30 @@ fn what_make_generate_writes_is_as_it_would_write_it() {
         assert!(copy == read(&format!("deploy/{copied}")), "`make generate` copies {copied}");
     }
 }
+
+/// Whoever checks the objects of a cluster reads texts of each tenant.
+#[test]
+fn no_text_of_an_object_controls_a_terminal() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let object = r#"{"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+        "metadata": {"name": "web", "namespace": "shop"}, "spec": {"maxReplicas": 9, "rollouts": "Hold",
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Roll\u001b[31mout\u202e", "name": "web"},
+        "customMetrics": [{"metricName": "requests", "averageValue": "10"}]}}"#;
+    std::fs::write(file.path(), object).unwrap();
+    let path = file.path().to_str().unwrap();
+    let scaled = object
+        .replace("plimsoll.dev/v1alpha1", "keda.sh/v1alpha1")
+        .replace("\"Autoscaler\"", "\"ScaledObject\"")
+        .replace("\"web\", \"namespace\"", "\"we\\u001b[2Jb\", \"namespace\"");
+    let second = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(second.path(), scaled).unwrap();
+    for arguments in [
+        &["check", "-f", path][..],
+        &["convert", second.path().to_str().unwrap()],
+        &["convert", "no\u{1b}such"],
+    ] {
+        let output = plimsoll(arguments);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        assert!(text.contains("\\u{1b}") && !text.contains(['\u{1b}', '\u{202e}']), "{text:?}");
+    }
+}

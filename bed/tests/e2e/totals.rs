@@ -3,6 +3,8 @@
 use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
 use bed::workload::Namespace;
 use bed::{Options, eventually, root};
+use plimsoll::prometheus::{Client, Options as To, read_query_response};
+use plimsoll::promql::formula::{to_promql, trigger_value};
 use plimsoll::promql::name::generated_name;
 use serde_json::Value;
 
@@ -114,5 +116,55 @@ fn a_native_hpa_reads_a_total_by_its_generated_name() {
         // Nowhere but in its own namespace.
         let elsewhere = bed.cluster.raw(&path("default")).await.expect_err("no such metric");
         assert!(elsewhere.contains("NotFound"), "{elsewhere}");
+    });
+}
+
+/// Each value is what expr-lang, the language of KEDA's formulas, makes of these.
+#[test]
+fn the_query_of_a_formula_has_the_value_of_the_formula() {
+    on_shared_bed("totals-formulas", async |bed, _| {
+        let url = format!("http://127.0.0.1:{}", bed.cluster.prometheus_port);
+        let prometheus = Client::new(To::new(&url)).expect("a client");
+        let operands = [
+            ("a", trigger_value("vector(3)", false)),
+            ("b", trigger_value("vector(-2.5)", true)),
+            ("none", trigger_value("vector(1) > 2", false)),
+            ("zero", trigger_value("vector(1) > 2", true)),
+            ("infinite", trigger_value("vector(1) / 0", false)),
+        ];
+        let operands = operands.map(|(name, query)| (name.to_owned(), query)).into();
+        for (formula, expected) in [
+            ("(a + b) / 2", Some(0.25)),
+            ("a - -b", Some(0.5)),
+            ("-a ** 2", Some(-9.0)),
+            ("abs(b) ** 2", Some(6.25)),
+            ("int(b)", Some(-2.0)),
+            ("round(b)", Some(-3.0)),
+            ("ceil(b) + floor(b)", Some(-5.0)),
+            ("int(a) % 2", Some(1.0)),
+            ("max([a, b, 1])", Some(3.0)),
+            ("min(a, b)", Some(-2.5)),
+            ("median([a, b, 1])", Some(1.0)),
+            ("mean([a, b])", Some(0.25)),
+            ("sum([a, b, zero])", Some(0.5)),
+            ("count([a, b], # > 0)", Some(1.0)),
+            ("a > 2 ? 7 : 1", Some(7.0)),
+            ("b > 0 ? 7 : 1", Some(1.0)),
+            ("a > 1 && b > 1 ? 9 : 4", Some(4.0)),
+            ("a > 1 or b > 1 ? 9 : 4", Some(9.0)),
+            ("1 < a < 5 ? a : 0", Some(3.0)),
+            ("zero + 1", Some(1.0)),
+            ("none ?? 5", Some(5.0)),
+            ("infinite ?? 2", Some(2.0)),
+            ("a > 2 ? 7 : none", None),
+            ("a + none", None),
+        ] {
+            let query = to_promql(formula, &operands).expect("a query");
+            let body = prometheus.query(&query, &[]).await.expect("an answer");
+            let mut values = Vec::new();
+            read_query_response(&body, |series| values.extend(series.value.ok()))
+                .expect("a vector");
+            assert_eq!(values, Vec::from_iter(expected), "{formula}: {query}");
+        }
     });
 }

@@ -59,7 +59,7 @@ impl Subjects {
             let before = subjects.found.len() + subjects.failed.len();
             let mut made = None;
             for object in objects {
-                if let Some(by) = maker(object) {
+                if let Some(by) = objects::maker(object) {
                     made.get_or_insert((object, by));
                     continue;
                 }
@@ -191,20 +191,6 @@ pub fn written(object: &Value) -> Value {
     let applied = "kubectl.kubernetes.io/last-applied-configuration";
     let _ = annotations.map(|annotations| annotations.remove(applied));
     written
-}
-
-/// The Autoscaler or ScaledObject that has made an HorizontalPodAutoscaler, if one has: its kind and name.
-fn maker(object: &Value) -> Option<String> {
-    let owners = object.pointer("/metadata/ownerReferences").and_then(Value::as_array);
-    owners.into_iter().flatten().find_map(|owner| {
-        let text = |field: &str| owner.get(field).and_then(Value::as_str).unwrap_or_default();
-        let (group, kind) = (text("apiVersion").split('/').next(), text("kind"));
-        let is_known = matches!(
-            (group, kind),
-            (Some("plimsoll.dev"), "Autoscaler") | (Some("keda.sh"), "ScaledObject")
-        );
-        is_known.then(|| format!("{kind} {}", text("name").escape_debug()))
-    })
 }
 
 /// Why there is nothing to try where all objects are made.

@@ -1,105 +1,275 @@
-//! The ScaledObjects of KEDA's own tests, converted.
+//! ScaledObjects, converted, beside what KEDA does with them: those of KEDA's own tests, and more of what these lack.
 
+use super::kedas::{Keda, PERIOD, Reading, Scaled};
 use super::*;
-use crate::hpa::{
-    Context, ControllerConfig, Input, Outcome, Samples, Scale, ScalingHistory, Selected, Spec,
-    Status, decide,
-};
+use crate::hpa::Spec;
 use crate::watch::read_autoscaler;
 
 const CORPUS: &str = include_str!("../../../tests/data/keda-scaledobjects.yaml");
+
+/// Those of KEDA's tests have no fallback that applies, no formula, and few replicas.
+const MORE: &str = "
+{minReplicaCount: 1, maxReplicaCount: 20, fallback: {failureThreshold: 3, replicas: 6}, triggers: [A, B]}
+---
+{minReplicaCount: 2, fallback: {failureThreshold: 3, replicas: 3, behavior: static}, triggers: [A]}
+---
+{minReplicaCount: 1, fallback: {failureThreshold: 3, replicas: 6, behavior: currentReplicasIfHigher}, triggers: [A]}
+---
+{minReplicaCount: 1, fallback: {failureThreshold: 3, replicas: 6, behavior: currentReplicas}, triggers: [A, B]}
+---
+{minReplicaCount: 20, idleReplicaCount: 0, maxReplicaCount: 60, triggers: [A]}
+---
+{minReplicaCount: 3, idleReplicaCount: 0, fallback: {failureThreshold: 3, replicas: 8}, triggers: [A]}
+---
+{cooldownPeriod: 600, triggers: [ACTIVE]}
+---
+{triggers: [STRICT, B]}
+---
+{minReplicaCount: 1, fallback: {failureThreshold: 3, replicas: 6}, triggers: [A, B, CRON],
+ advanced: {scalingModifiers: {formula: a + b, target: '5'}}}
+";
 
 fn scaled_objects() -> Vec<Value> {
     objects::parse(CORPUS).expect("YAML")
 }
 
-/// The HorizontalPodAutoscaler that KEDA makes of a ScaledObject with nothing but Prometheus triggers;
-/// none of another. Source: `newHPAForScaledObject` of KEDA 2.21.
-fn keda_hpa(object: &Value) -> Option<Spec> {
-    let spec = &object["spec"];
-    let triggers = spec["triggers"].as_array()?;
-    let metric = |(index, trigger): (usize, &Value)| {
-        (trigger["type"] == "prometheus").then(|| {
-            let threshold = match &trigger["metadata"]["threshold"] {
-                Value::String(text) => text.clone(),
-                other => other.to_string(),
-            };
-            json!({"type": "External", "external": {
-                "metric": {"name": format!("s{index}-prometheus")},
-                "target": {"type": "AverageValue", "averageValue": threshold}}})
-        })
+fn more_scaled_objects() -> Vec<Value> {
+    let trigger = |name: &str, more: &str| {
+        format!(
+            "{{type: prometheus, name: {name}, metadata: {{query: 'sum({name}{{namespace=\"shop\"}})', threshold: '5'{more}}}}}"
+        )
     };
-    let metrics: Option<Vec<Value>> = triggers.iter().enumerate().map(metric).collect();
-    let mut hpa = json!({
-        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-        "minReplicas": spec["minReplicaCount"].as_i64().unwrap_or(0).max(1),
-        "maxReplicas": spec["maxReplicaCount"].as_i64().unwrap_or(100),
-        "metrics": metrics?,
-    });
-    let behavior = spec.pointer("/advanced/horizontalPodAutoscalerConfig/behavior");
-    if let Some(behavior) = behavior.filter(|behavior| behavior.is_object()) {
-        hpa["behavior"] = behavior.clone();
-    }
-    Some(Spec::from_api(&serde_json::from_value(hpa).expect("an HPA")))
+    let cron = "{type: cron, metadata: {timezone: UTC, start: 0 8 * * *, end: 0 18 * * *, desiredReplicas: '9'}}";
+    let text = MORE
+        .replace("STRICT", &trigger("strict", ", ignoreNullValues: 'false'"))
+        .replace("ACTIVE", &trigger("active", ", activationThreshold: '7.5'"))
+        .replace("CRON", cron)
+        .replace("[A", &format!("[{}", trigger("a", "")))
+        .replace(", B", &format!(", {}", trigger("b", "")));
+    let object = |mut spec: Value| {
+        spec["scaleTargetRef"] = json!({"name": "web"});
+        json!({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+            "metadata": {"name": "web", "namespace": "shop"}, "spec": spec})
+    };
+    objects::parse(&text).expect("YAML").into_iter().map(object).collect()
 }
 
-/// The replicas over time with these totals, in milli-units, for all metrics.
-fn replicas(spec: &Spec, totals: &[i64]) -> Vec<i32> {
-    let config = ControllerConfig { scale_to_zero: true, ..Default::default() };
-    let (mut history, mut status) = (ScalingHistory::default(), Status::default());
-    let mut now_has = 1;
-    let decided = totals.iter().enumerate().map(|(tick, total)| {
-        let values = [*total];
-        let samples = vec![Samples::Values(Ok(&values)); spec.metrics.len()];
-        let input = Input {
-            context: Context::new(spec, &config, tick as i64 * 15_000),
-            namespace: "shop",
-            scale: Ok(Scale { spec_replicas: now_has, status_replicas: now_has }),
-            selected: Selected::Pods(&[]),
-            samples: &samples,
+/// The Autoscaler of a ScaledObject, as it decides.
+struct Own {
+    object: Value,
+    spec: Spec,
+    scaled: Scaled,
+    rounds: i64,
+}
+
+impl Own {
+    fn new(object: &Value) -> Self {
+        let mut converted = Converted::default();
+        convert_object(object, &mut converted);
+        let object = converted.objects.pop().unwrap_or_else(|| panic!("{:?}", converted.errors));
+        let read = serde_json::from_value(object.clone()).expect("an object");
+        let spec = read_autoscaler(read, None).parsed.expect("a spec").scaling.spec;
+        let least = object["spec"]["minReplicas"].as_i64().expect("a number").max(1);
+        Self { object, spec, scaled: Scaled::new(least as i32, true), rounds: 0 }
+    }
+
+    /// What the queries of all metrics give, by what those of the triggers give.
+    fn readings(&self, of_triggers: &[Reading]) -> Vec<Reading> {
+        let metrics = self.object["spec"]["customMetrics"].as_array().expect("a list");
+        let of = |(index, metric): (usize, &Value)| match metric["metricName"].as_str() {
+            Some("none") => Reading::Total(0),
+            Some("formula") => {
+                let sum = |sum, reading: &Reading| match (sum, reading) {
+                    (Reading::Total(sum), Reading::Total(next)) => Reading::Total(sum + next),
+                    (sum, Reading::Empty) => sum,
+                    _ => Reading::Failed,
+                };
+                of_triggers.iter().fold(Reading::Total(0), sum)
+            }
+            Some(name) if name.ends_with("_least") => {
+                let query = metric["query"].as_str().expect("a query");
+                let least = query.rsplit("* ").next().and_then(|least| least.parse::<i64>().ok());
+                match of_triggers[index - of_triggers.len()] {
+                    Reading::Total(total) => {
+                        Reading::Total(i64::from(total > 0) * least.expect("a number") * 1000)
+                    }
+                    other => other,
+                }
+            }
+            _ => of_triggers[index],
         };
-        let mut decision = decide(&input, &mut history, &mut status, &mut ());
-        if let Outcome::Rescale { to, .. } = decision.outcome {
-            now_has = to;
-            let context = input.context;
-            crate::hpa::complete_rescale(context, &mut decision, Ok(()), &mut history, &mut status);
+        metrics.iter().enumerate().map(of).collect()
+    }
+
+    fn tick(&mut self, of_triggers: &[Reading], now: i64) {
+        let readings = self.readings(of_triggers);
+        let has_failed = self.scaled.decide(&self.spec, &readings, now);
+        self.rounds = if has_failed { self.rounds + 1 } else { 0 };
+        let fallback = &self.object["spec"]["fallback"];
+        let Some(threshold) = fallback["failureThreshold"].as_i64() else { return };
+        let (from, to) = (self.scaled.replicas, fallback["replicas"].as_i64().unwrap_or(0) as i32);
+        if self.rounds >= threshold && (1..to).contains(&from) {
+            self.scaled.replicas = to;
+            self.scaled.history.record_fallback(from, to, &self.spec, now);
         }
-        now_has
-    });
-    decided.collect()
+    }
+}
+
+/// How many sync periods a scale-down is waited for, at most.
+fn settling(object: &Value) -> usize {
+    let window = object.pointer(
+        "/spec/advanced/horizontalPodAutoscalerConfig/behavior/scaleDown/stabilizationWindowSeconds",
+    );
+    let seconds = |value: Option<&Value>| value.and_then(Value::as_u64).unwrap_or(300);
+    let longest = seconds(window).max(seconds(object["spec"].get("cooldownPeriod")));
+    longest as usize / 15 + 3
 }
 
 #[test]
 fn each_is_converted() {
     let mut converted = Converted::default();
-    convert(CORPUS, &mut converted).expect("YAML");
+    for (index, mut object) in scaled_objects().into_iter().enumerate() {
+        // They are of several tests, and some have one name.
+        object["metadata"]["name"] = json!(format!("{index}"));
+        convert_object(&object, &mut converted);
+    }
     assert_eq!(converted.errors, [""; 0]);
-    assert_eq!(converted.objects.len(), scaled_objects().len());
-    assert!(converted.objects.len() > 20);
+    assert_eq!(converted.objects.len(), 21);
 }
 
+/// With totals that are never 0, so that KEDA leaves the replicas to its HPA.
 #[test]
 fn each_scales_as_kedas_hpa_does() {
     let mut compared = 0;
     for object in scaled_objects() {
-        let Some(theirs) = keda_hpa(&object) else { continue };
-        let mut converted = Converted::default();
-        convert_object(&object, &mut converted);
-        let ours = serde_json::from_value(converted.objects[0].clone()).expect("an object");
-        let mut ours = read_autoscaler(ours, None).parsed.expect("a spec").scaling.spec.clone();
-        // Each total is more than 0, where KEDA leaves the replicas to its HPA. The windows differ by
-        // `cooldownPeriod`, which KEDA has for zero alone.
-        ours.behavior.clone_from(&theirs.behavior);
+        let Some(mut keda) = Keda::new(&object, 0).filter(|keda| !keda.targets().is_empty()) else {
+            continue;
+        };
+        let mut own = Own::new(&object);
         let mut seed = 1_u64;
-        let totals: Vec<i64> = (0..400)
-            .map(|tick| {
+        for tick in 0..400 {
+            let level = if tick % 100 < 50 { 20_000 } else { 400_000 };
+            let mut reading = |_| {
                 seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-                let level = if tick % 100 < 50 { 20_000 } else { 400_000 };
-                1 + (seed >> 33) as i64 % level
-            })
-            .collect();
-        assert_eq!(replicas(&ours, &totals), replicas(&theirs, &totals), "{object}");
+                Reading::Total(1 + (seed >> 33) as i64 % level)
+            };
+            let readings: Vec<Reading> = keda.targets().into_iter().map(&mut reading).collect();
+            keda.tick(tick, &readings, tick * PERIOD);
+            own.tick(&readings, tick * PERIOD);
+            assert_eq!(own.scaled.replicas, keda.scaled.replicas, "{tick}: {object}");
+        }
         compared += 1;
     }
-    assert!(compared >= 8, "{compared}");
+    assert_eq!(compared, 9);
+}
+
+/// Through plateaus of load, of none and of failures. What waits for a window, or for KEDA's poll, is compared when it is
+/// over.
+#[test]
+fn each_scales_as_keda_does_from_and_to_zero_and_when_triggers_fail() {
+    use Reading::{Empty, Failed};
+    const TICKS: usize = 50;
+    let mut compared = [0; 2];
+    let all = [scaled_objects(), more_scaled_objects()];
+    for (objects, compared) in all.iter().zip(&mut compared) {
+        for object in objects {
+            let Some(mut keda) = Keda::new(object, 0).filter(|keda| !keda.targets().is_empty())
+            else {
+                continue;
+            };
+            let mut own = Own::new(object);
+            let targets = keda.targets();
+            let times = |count: i64| Reading::Total(count * targets[0]);
+            let plateaus = [
+                [times(3), times(2)],
+                [times(8), times(1)],
+                [times(0), times(0)],
+                [times(5), times(0)],
+                [Failed, times(5)],
+                [times(2), times(2)],
+                [Failed, Failed],
+                [times(4), times(1)],
+                [Empty, Empty],
+                [times(1), times(1)],
+                [Failed, times(0)],
+                [times(7), times(7)],
+                [times(30), times(1)],
+            ];
+            let mut has_failed = false;
+            for (index, plateau) in plateaus.iter().enumerate() {
+                let readings = &plateau[..targets.len()];
+                let fails = readings.contains(&Failed);
+                let from = match (fails, has_failed || !keda.is_active(readings)) {
+                    (true, _) => 5,
+                    (_, true) => settling(object),
+                    (false, false) => 2,
+                };
+                for tick in 0..TICKS {
+                    let at = (index * TICKS + tick) as i64;
+                    keda.tick(at, readings, at * PERIOD);
+                    own.tick(readings, at * PERIOD);
+                    let (ours, theirs) = (own.scaled.replicas, keda.scaled.replicas);
+                    assert!(
+                        tick < from || ours == theirs,
+                        "{readings:?}, {tick}: {ours}, {theirs}: {object}"
+                    );
+                }
+                has_failed = fails;
+            }
+            *compared += 1;
+        }
+    }
+    assert_eq!(compared, [9, 9]);
+}
+
+/// At the end of a window KEDA's HPA keeps the replicas for its scale-down window, and a schedule does not.
+#[test]
+fn each_cron_trigger_scales_as_kedas_does() {
+    const HOUR: i64 = 3_600_000;
+    let mut compared = 0;
+    for object in scaled_objects() {
+        for begin in [7 * HOUR + HOUR / 2, 17 * HOUR + HOUR / 2] {
+            let keda = Keda::new(&object, begin).filter(|keda| keda.targets().is_empty());
+            let Some(mut keda) = keda else { continue };
+            let mut own = Own::new(&object);
+            // The window begins or ends after half an hour.
+            let (change, settling) = (120, settling(&object));
+            let is_morning = begin < 12 * HOUR;
+            for tick in 0..400 {
+                let now = begin + tick as i64 * PERIOD;
+                keda.tick(tick as i64, &[], now);
+                own.tick(&[], now);
+                let from = if is_morning { 0 } else { change };
+                let settles = (from..from + settling).contains(&tick);
+                let (ours, theirs) = (own.scaled.replicas, keda.scaled.replicas);
+                assert!(settles || ours == theirs, "{tick}: {ours}, {theirs}: {object}");
+            }
+            compared += 1;
+        }
+    }
+    assert_eq!(compared, 2 * 6);
+}
+
+#[test]
+fn each_cpu_or_memory_trigger_is_the_metric_of_kedas_hpa() {
+    let mut compared = 0;
+    for object in scaled_objects() {
+        let Some(trigger) = object
+            .pointer("/spec/triggers/0")
+            .filter(|trigger| matches!(trigger["type"].as_str(), Some("cpu" | "memory")))
+        else {
+            continue;
+        };
+        let own = Own::new(&object).object;
+        let value = trigger["metadata"]["value"].as_str().and_then(|text| text.parse::<i32>().ok());
+        let resource = json!({"name": trigger["type"],
+            "target": {"type": "Utilization", "averageUtilization": value.expect("a number")}});
+        assert_eq!(own["spec"]["metrics"], json!([{"type": "Resource", "resource": resource}]));
+        let least = object["spec"]["minReplicaCount"].as_i64().unwrap_or(0).max(1);
+        assert_eq!(own["spec"]["minReplicas"], least);
+        let behavior = object.pointer("/spec/advanced/horizontalPodAutoscalerConfig/behavior");
+        assert_eq!(own["spec"].get("behavior"), behavior);
+        compared += 1;
+    }
+    assert_eq!(compared, 6);
 }

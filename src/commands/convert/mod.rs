@@ -4,10 +4,13 @@
 //! Sources: `autoscaling/v1` and `autoscaling/v2` of Kubernetes 1.36.
 
 mod conversion;
+mod fallback;
 mod fields;
 mod scaled_object;
 mod trigger;
+mod zero;
 
+use super::story::plain;
 use super::{check_schema, objects};
 use crate::config::ConvertFlags;
 use crate::crd::{Autoscaler, AutoscalerSpec};
@@ -16,6 +19,7 @@ use conversion::{About, Conversion};
 use kube::Resource;
 use scaled_object::ScaledObject;
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 
 /// The result of a conversion.
 #[derive(Debug, Default)]
@@ -32,6 +36,8 @@ pub struct Converted {
     pub errors: Vec<String>,
     /// What is converted is tried, and not made: only what changes decisions is noted.
     pub is_tried: bool,
+    /// The namespaces and names of the Autoscalers.
+    names: BTreeSet<(String, String)>,
 }
 
 /// Converts the objects of files. Returns the text to print, and the result.
@@ -46,9 +52,11 @@ pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
         convert(&text, &mut converted).map_err(|error| format!("{}: {error}", path.display()))?;
     }
     if converted.objects.is_empty() && converted.errors.is_empty() {
-        return Err("no HorizontalPodAutoscaler (autoscaling/v1, v2), ScaledObject \
-                    (keda.sh/v1alpha1) or Autoscaler (plimsoll.dev/v1alpha1) found"
-            .to_owned());
+        let none = "no HorizontalPodAutoscaler (autoscaling/v1, v2), ScaledObject \
+                    (keda.sh/v1alpha1) or Autoscaler (plimsoll.dev/v1alpha1) found";
+        // It says why the first object is none.
+        let notes = converted.notes.first().map(|note| format!("; {note}"));
+        return Err(format!("{none}{}", notes.unwrap_or_default()));
     }
     let mut text = String::new();
     for object in &converted.objects {
@@ -81,13 +89,17 @@ pub(super) fn convert_one(
     }
 }
 
-/// Converts all objects of a YAML text, which may have several documents and lists.
+/// Converts all objects of a YAML text, which may have several documents and lists. Nothing in the notes and errors
+/// controls a terminal.
 ///
 /// # Errors
 /// If it is not YAML.
 pub fn convert(text: &str, converted: &mut Converted) -> Result<(), String> {
     for object in objects::parse(text)? {
         convert_object(&object, converted);
+    }
+    for text in converted.notes.iter_mut().chain(&mut converted.errors) {
+        *text = plain(text).into_owned();
     }
     Ok(())
 }
@@ -106,6 +118,11 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         server: converted.server.clone(),
     };
     let about = format!("{kind} {}/{}", conversion.namespace, conversion.name);
+    if let Some(maker) = objects::maker(object) {
+        let note = format!("{about}: left out: {maker} made it, and makes it again");
+        converted.notes.push(note);
+        return;
+    }
     let spec = match (version.as_str(), kind.as_str()) {
         ("autoscaling/v2", "HorizontalPodAutoscaler") => conversion.of_hpa(&object["spec"]),
         ("autoscaling/v1", "HorizontalPodAutoscaler") => conversion.of_hpa_v1(&object["spec"]),
@@ -158,6 +175,14 @@ fn convert_object(object: &Value, converted: &mut Converted) {
     for text in unknown.iter().filter(|_| kind != "Autoscaler") {
         conversion.note(text);
     }
+    let name = (conversion.namespace.clone(), conversion.name.clone());
+    let refused = refused.or_else(|| {
+        let is_known = converted.names.contains(&name);
+        is_known.then(|| {
+            "another object has become the Autoscaler of this namespace and name: rename one"
+                .to_owned()
+        })
+    });
     if let Some(why) = refused {
         converted.notes.extend(notes(&conversion, false));
         converted.errors.push(format!("{about}: left out: {why}"));
@@ -180,12 +205,12 @@ fn convert_object(object: &Value, converted: &mut Converted) {
     if !conversion.namespace.is_empty() {
         metadata["namespace"] = json!(conversion.namespace);
     }
-    if let Some(labels) = object.pointer("/metadata/labels").filter(|labels| labels.is_object()) {
-        metadata["labels"] = labels.clone();
+    for field in ["labels", "annotations"] {
+        if let Some(kept) = kept(&object["metadata"][field]) {
+            metadata[field] = kept;
+        }
     }
-    if let Some(annotations) = annotations(object) {
-        metadata["annotations"] = annotations;
-    }
+    converted.names.insert(name);
     converted.objects.push(json!({
         "apiVersion": Autoscaler::api_version(&()),
         "kind": "Autoscaler",
@@ -195,16 +220,17 @@ fn convert_object(object: &Value, converted: &mut Converted) {
     converted.notes.extend(notes(&conversion, true));
 }
 
-/// The annotations that an Autoscaler keeps: `kubectl apply` would remove those that it once wrote itself. Not kubectl's copy of
-/// the object, nor KEDA's.
-fn annotations(object: &Value) -> Option<Value> {
-    let all = object.pointer("/metadata/annotations")?.as_object()?;
+/// The labels or annotations that an Autoscaler keeps: `kubectl apply` would remove those that it once wrote itself. Not
+/// kubectl's copy of the object, nor KEDA's.
+fn kept(all: &Value) -> Option<Value> {
     let is_kept = |name: &str| {
-        !name.starts_with("autoscaling.keda.sh/")
-            && !name.starts_with("autoscaling.alpha.kubernetes.io/")
+        let prefix = name.split_once('/').map_or("", |(prefix, _)| prefix);
+        let is_of_keda = prefix == "keda.sh" || prefix.ends_with(".keda.sh");
+        !is_of_keda
+            && prefix != "autoscaling.alpha.kubernetes.io"
             && name != "kubectl.kubernetes.io/last-applied-configuration"
     };
-    let kept = all.iter().filter(|(name, _)| is_kept(name));
+    let kept = all.as_object()?.iter().filter(|(name, _)| is_kept(name));
     let kept: Map<String, Value> = kept.map(|(name, of)| (name.clone(), of.clone())).collect();
     (!kept.is_empty()).then_some(Value::Object(kept))
 }
@@ -226,4 +252,8 @@ fn faults(object: &Value, spec: &Value) -> (Option<String>, Vec<String>) {
 #[cfg(test)]
 mod corpus;
 #[cfg(test)]
+mod kedas;
+#[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_keda;

@@ -3,6 +3,7 @@
 //! Sources: the ScaledObject specification, and the Prometheus, Cron, CPU and Memory scalers of KEDA 2.21.
 
 use super::conversion::Conversion;
+use super::fallback::KedaFallback;
 use super::trigger::{self, Made, Trigger, is_false};
 use crate::promql::formula::{to_promql, trigger_value};
 use serde::Deserialize;
@@ -34,21 +35,8 @@ struct ScaleTargetRef {
     name: String,
 }
 
-#[derive(Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct KedaFallback {
-    failure_threshold: i32,
-    replicas: i32,
-    behavior: Option<String>,
-}
-
 /// The sync period of kube-controller-manager if its flags don't say otherwise, in seconds.
-const SYNC_PERIOD: i32 = 15;
-/// The most replicas that the default tolerance, a tenth, tells from one fewer, and from one more: 9 of 10 are within it.
-const MAX_EXACT_UP: i32 = 10;
-const MAX_EXACT_DOWN: i32 = 8;
-/// The longest stabilization window, in seconds.
-const MAX_WINDOW: i64 = 3600;
+pub const SYNC_PERIOD: i32 = 15;
 
 impl Conversion {
     /// Converts the spec of a ScaledObject.
@@ -65,9 +53,17 @@ impl Conversion {
         for (index, trigger) in spec.triggers.iter().enumerate() {
             made.add(trigger::convert(self, index, trigger, min));
         }
-        if let Some(modifiers) = modifiers(&spec.advanced) {
+        let modifiers = modifiers(&spec.advanced);
+        if let Some(modifiers) = modifiers {
             self.modifiers(modifiers, &mut made);
         }
+        if !made.ignoring.is_empty() {
+            self.note(&format!("{}: ignoreNullValues becomes onEmpty: Zero. KEDA reads NaN and infinities as 0, too; here such a metric has failed, and no replica is removed", made.ignoring.join(", ")));
+        }
+        let stands_in = spec.fallback.as_ref().is_some_and(|fallback| {
+            let target = modifiers.map(|modifiers| field(modifiers, "target"));
+            self.fallback(fallback, target.as_deref(), spec.polling_interval, &mut made, &mut new)
+        });
         match spec.idle_replica_count {
             Some(0) if min > 0 => self.idle(min, &mut made, &mut new),
             Some(idle) if idle != 0 => self.missing(&format!(
@@ -77,7 +73,10 @@ impl Conversion {
         }
         if made.is_only_schedules() {
             self.note("without another trigger a metric that is always 0 keeps the replicas at minReplicas, and the schedules raise that");
-            made.custom.push(json!({"metricName": "none", "per": "Workload", "averageValue": "1", "query": "vector(0)"}));
+            made.push(json!({"metricName": "none", "per": "Workload", "averageValue": "1", "query": "vector(0)"}));
+        }
+        if !made.schedules.is_empty() {
+            self.note("schedules: at the end of a window the replicas may go at once, where KEDA's HorizontalPodAutoscaler keeps them for its scale-down window");
         }
         let (may_be_zero, is_active) = (new["minReplicas"] == 0, !made.custom.is_empty());
         if may_be_zero && !is_active {
@@ -99,9 +98,6 @@ impl Conversion {
                 new[field] = json!(list);
             }
         }
-        if let Some(fallback) = &spec.fallback {
-            self.fallback(fallback, &mut new);
-        }
         if let Some(behavior) = spec
             .advanced
             .pointer("/horizontalPodAutoscalerConfig/behavior")
@@ -113,7 +109,12 @@ impl Conversion {
             self.exactly_least(min, &mut new);
         }
         if may_be_zero && is_active {
+            self.wake(min.max(1), &mut new);
+            self.sleep(max, &new);
             self.cooldown(i64::from(spec.cooldown_period.unwrap_or(300)), &mut new);
+            if stands_in {
+                self.missing("fallback: a workload at zero stays there while a trigger fails; KEDA wakes it after failureThreshold failures");
+            }
         }
         if spec.initial_cooldown_period.is_some_and(|seconds| seconds > 0) {
             self.missing("initialCooldownPeriod has no counterpart: a new Autoscaler removes no replica before its metrics were there for the scale-down window");
@@ -137,12 +138,7 @@ impl Conversion {
 
     /// `scalingModifiers`: one metric in place of those of the Prometheus triggers.
     fn modifiers(&mut self, modifiers: &Value, made: &mut Made) {
-        let text = |field: &str| match &modifiers[field] {
-            Value::String(text) => text.clone(),
-            Value::Null => String::new(),
-            other => other.to_string(),
-        };
-        let (formula, target) = (text("formula"), text("target"));
+        let (formula, target) = (field(modifiers, "formula"), field(modifiers, "target"));
         let operands: BTreeMap<String, String> = made
             .queries
             .iter()
@@ -163,7 +159,7 @@ impl Conversion {
         let target_field = if is_value { "value" } else { "averageValue" };
         let mut metric = json!({"metricName": "formula", "per": "Workload", "query": query});
         metric[target_field] = json!(target);
-        let activation = text("activationTarget");
+        let activation = field(modifiers, "activationTarget");
         trigger::activation(
             self,
             "advanced.scalingModifiers.activationTarget",
@@ -171,85 +167,14 @@ impl Conversion {
             &mut metric,
         );
         self.note("advanced.scalingModifiers.formula becomes one query. As in KEDA, an empty result, NaN and +Inf of a trigger with ignoreNullValues count as 0 in it, and remove replicas. KEDA rounds each trigger to thousandths first, and reads a negative result as 0");
-        if formula.contains("??") {
-            self.note("advanced.scalingModifiers.formula: `??` takes its right side as soon as the left one has no value; KEDA does after failureThreshold failures, with fallback.behavior scalingModifiers");
+        if formula.contains("??") && made.queries.iter().any(|(_, _, null_is_zero)| !null_is_zero) {
+            self.missing("advanced.scalingModifiers.formula: `??` takes its right side as soon as the left one has no value; KEDA does after failureThreshold failures, with fallback.behavior scalingModifiers");
         }
         made.custom = vec![metric];
-    }
-
-    /// `idleReplicaCount`: zero replicas while no metric is active, and otherwise at least `min`.
-    fn idle(&mut self, min: i32, made: &mut Made, new: &mut Value) {
-        if made.custom.is_empty() {
-            self.missing(
-                "idleReplicaCount needs a Prometheus trigger here: minReplicas is what stays",
-            );
-            return;
-        }
-        new["minReplicas"] = json!(0);
-        let mut least = Vec::new();
-        for metric in &made.custom {
-            let (query, activation) = (&metric["query"], &metric["activation"]);
-            let activation = activation.as_str().unwrap_or("0");
-            least.push(json!({
-                "metricName": format!("{}_least", metric["metricName"].as_str().unwrap_or_default()),
-                "per": "Workload",
-                "averageValue": "1",
-                "onEmpty": metric["onEmpty"].as_str().unwrap_or("Missing"),
-                "query": format!("(({}\n) > bool {activation}) * {min}", query.as_str().unwrap_or_default()),
-            }));
-        }
-        made.custom.append(&mut least);
-        self.note(&format!("idleReplicaCount: minReplicas is 0, and for each trigger a second metric asks for {min} replicas while the trigger is active"));
-    }
-
-    /// Without tolerances: `minReplicaCount` is a metric's target while the workload is not idle, and where it is more
-    /// than a few replicas, a few below or above would be within the tolerance.
-    fn exactly_least(&mut self, min: i32, new: &mut Value) {
-        for (direction, max_exact, side, verb) in [
-            ("scaleUp", MAX_EXACT_UP, "below", "scale up"),
-            ("scaleDown", MAX_EXACT_DOWN, "above", "scale down"),
-        ] {
-            let own = new.pointer(&format!("/behavior/{direction}/tolerance")).is_some();
-            if min > max_exact || own {
-                new["behavior"][direction]["tolerance"] = json!("0");
-                self.note(&format!("idleReplicaCount: behavior.{direction}.tolerance 0, or the workload could stay a few {side} {min} while a trigger is active; so all metrics {verb} a little sooner"));
-            }
-        }
-    }
-
-    fn fallback(&mut self, fallback: &KedaFallback, new: &mut Value) {
-        match fallback.behavior.as_deref() {
-            Some("currentReplicas") => {
-                self.note("fallback.behavior currentReplicas is left out: without a fallback the replicas stay as they are");
-                return;
-            }
-            Some("currentReplicasIfLower") => {
-                self.missing("fallback.behavior currentReplicasIfLower has no counterpart: a fallback never removes replicas here");
-                return;
-            }
-            Some("currentReplicasIfHigher") => {}
-            Some("scalingModifiers") => {
-                self.missing("fallback.behavior scalingModifiers has no counterpart: `??` of the formula counts at once");
-                return;
-            }
-            _ => self.note("fallback.behavior static: a fallback never removes replicas here"),
-        }
-        new["fallback"] =
-            json!({"failureThreshold": fallback.failure_threshold, "replicas": fallback.replicas});
-    }
-
-    /// `cooldownPeriod`: there is one window for all scaling down, zero included. The longer one keeps
-    /// what KEDA would keep.
-    fn cooldown(&mut self, cooldown: i64, new: &mut Value) {
-        let at = "/behavior/scaleDown/stabilizationWindowSeconds";
-        let window = new.pointer(at).and_then(Value::as_i64).unwrap_or(300);
-        if cooldown > MAX_WINDOW {
-            self.missing(&format!("cooldownPeriod {cooldown} s: at most {MAX_WINDOW} s can be waited for, by behavior.scaleDown.stabilizationWindowSeconds"));
-        } else if cooldown > window {
-            new["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = json!(cooldown);
-            self.note(&format!("cooldownPeriod {cooldown} s becomes behavior.scaleDown.stabilizationWindowSeconds, which was {window} s: it is waited before any replica is removed, not before zero only"));
-        } else if cooldown < window {
-            self.note(&format!("cooldownPeriod {cooldown} s: zero is waited for as long as for any other scale down, behavior.scaleDown.stabilizationWindowSeconds, which is {window} s"));
+        made.ignoring.clear();
+        if !made.schedules.is_empty() {
+            made.schedules.clear();
+            self.note("advanced.scalingModifiers: the cron triggers are left out: beside a formula, KEDA's HorizontalPodAutoscaler has CPU and memory alone");
         }
     }
 
@@ -278,6 +203,15 @@ impl Conversion {
                 ));
             }
         }
+    }
+}
+
+/// A field of `scalingModifiers` as text.
+fn field(modifiers: &Value, name: &str) -> String {
+    match &modifiers[name] {
+        Value::String(text) => text.clone(),
+        Value::Null => String::new(),
+        other => other.to_string(),
     }
 }
 

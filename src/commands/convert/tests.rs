@@ -2,16 +2,16 @@
 
 use super::*;
 
-const SERVER: &str = "http://prometheus:9090";
+pub const SERVER: &str = "http://prometheus:9090";
 
-fn converted(text: &str) -> Converted {
+pub fn converted(text: &str) -> Converted {
     let mut converted = Converted { server: Some(SERVER.to_owned()), ..Converted::default() };
     convert(text, &mut converted).unwrap();
     converted
 }
 
 /// The spec of the one Autoscaler that a ScaledObject in the namespace `shop` becomes, and the notes.
-fn scaled(spec: &str) -> (Value, String) {
+pub fn scaled(spec: &str) -> (Value, String) {
     let made = converted(&format!(
         "apiVersion: keda.sh/v1alpha1\nkind: ScaledObject\n\
          metadata: {{name: web, namespace: shop, labels: {{team: a}}}}\nspec:\n  scaleTargetRef: {{name: web}}\n{spec}"
@@ -22,7 +22,7 @@ fn scaled(spec: &str) -> (Value, String) {
 }
 
 /// A Prometheus trigger whose query names its namespace, with more metadata.
-fn trigger(metadata: &str) -> String {
+pub fn trigger(metadata: &str) -> String {
     format!(
         "{{type: prometheus, metadata: {{query: 'sum(queue{{namespace=\"shop\"}})', threshold: '5', {metadata}}}}}"
     )
@@ -41,11 +41,11 @@ fn a_prometheus_trigger_becomes_a_custom_metric_of_the_workload() {
          \x20 - {type: cpu, metricType: Utilization, metadata: {value: '60'}}\n",
     );
     assert_eq!(spec["maxReplicas"], 20);
-    assert_eq!(spec["fallback"], json!({"failureThreshold": 3, "replicas": 6}));
     assert_eq!(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 60);
     assert_eq!(
         spec["customMetrics"],
         json!([{"metricName": "qps", "per": "Workload", "averageValue": "100", "activation": "2.5",
+            "fallback": {"failureDurationSeconds": 30, "replicas": 6},
             "query": "sum(rate(http_requests_total{namespace=\"shop\"}[2m] offset 1m))"}])
     );
     assert_eq!(spec["metrics"][0]["resource"]["target"]["averageUtilization"], 60);
@@ -196,8 +196,6 @@ fn an_object_that_would_read_other_series_or_scale_differently_is_a_preview() {
         ("", "serverAddress: 'http://prometheus:9090/', unsafeSsl: 'false'", ""),
         ("  minReplicaCount: 1\n  cooldownPeriod: 600\n", "", ""),
         ("  cooldownPeriod: 60\n", "", ""),
-        ("  fallback: {failureThreshold: 3, replicas: 6, behavior: static}\n", "", ""),
-        ("  fallback: {failureThreshold: 3, replicas: 6, behavior: currentReplicas}\n", "", ""),
     ] {
         let (_, notes) = one(spec, metadata, more);
         assert!(!notes.contains("may not scale as before"), "{notes}");
@@ -213,12 +211,6 @@ fn an_object_that_would_read_other_series_or_scale_differently_is_a_preview() {
         ("", "", "authenticationRef: {name: a},", "authenticationRef"),
         ("  cooldownPeriod: 7200\n", "", "", "cooldownPeriod 7200 s"),
         ("  initialCooldownPeriod: 60\n", "", "", "initialCooldownPeriod"),
-        (
-            "  fallback: {failureThreshold: 3, replicas: 6, behavior: currentReplicasIfLower}\n",
-            "",
-            "",
-            "fallback.behavior currentReplicasIfLower",
-        ),
     ] {
         let (_, notes) = one(spec, metadata, more);
         assert!(notes.contains("may not scale as before"), "{expected}: {notes}");

@@ -17,6 +17,7 @@ pub struct Trigger {
     metadata: BTreeMap<String, Value>,
     metric_type: Option<String>,
     authentication_ref: Option<Map<String, Value>>,
+    use_cached_metrics: Option<bool>,
 }
 
 /// What triggers have become.
@@ -30,15 +31,30 @@ pub struct Made {
     pub schedules: Vec<Value>,
     /// The names and queries of triggers, and whether an empty result is 0.
     pub queries: Vec<(String, String, bool)>,
+    /// The paths of triggers whose metrics are 0 without a series.
+    pub ignoring: Vec<String>,
 }
 
 impl Made {
     /// Adds those of another trigger.
     pub fn add(&mut self, mut other: Self) {
         self.metrics.append(&mut other.metrics);
-        self.custom.append(&mut other.custom);
+        other.custom.into_iter().for_each(|metric| self.push(metric));
         self.schedules.append(&mut other.schedules);
         self.queries.append(&mut other.queries);
+        self.ignoring.append(&mut other.ignoring);
+    }
+
+    /// Adds a metric of a query, with a number behind its name if another one has that.
+    pub fn push(&mut self, mut metric: Value) {
+        let wanted = metric["metricName"].as_str().unwrap_or_default().to_owned();
+        let (mut name, mut number) = (wanted.clone(), 1);
+        while self.custom.iter().any(|other| other["metricName"] == *name) {
+            number += 1;
+            name = format!("{wanted}-{number}");
+        }
+        metric["metricName"] = json!(name);
+        self.custom.push(metric);
     }
 
     /// Whether there is nothing but schedules.
@@ -119,11 +135,29 @@ fn cron(
     Some(json!({
         "name": format!("{name}-{index}"),
         "timeZone": field("timezone"),
-        "start": field("start"),
-        "end": field("end"),
+        "start": cron_expression(&field("start")),
+        "end": cron_expression(&field("end")),
         // A schedule takes the place of minReplicas.
         "minReplicas": replicas.max(min),
     }))
+}
+
+/// A cron expression of KEDA as a schedule takes it: `?` is `*`, and `N/S` is from N to the last value.
+fn cron_expression(text: &str) -> String {
+    let fields: Vec<&str> = text.split_ascii_whitespace().collect();
+    if fields.len() != 5 {
+        return text.to_owned();
+    }
+    let part = |part: &str, last: i32| match part.split_once('/') {
+        Some((first, step)) if !first.contains(['-', '*']) => format!("{first}-{last}/{step}"),
+        _ => part.to_owned(),
+    };
+    // Minute, hour, day of month, month, day of week.
+    let fields = fields.iter().zip([59, 23, 31, 12, 6]).map(|(field, last)| {
+        let field = field.replace('?', "*");
+        field.split(',').map(|each| part(each, last)).collect::<Vec<_>>().join(",")
+    });
+    fields.collect::<Vec<_>>().join(" ")
 }
 
 /// A Prometheus trigger becomes a custom metric of the workload.
@@ -172,11 +206,14 @@ fn prometheus(
     let is_ignored = field("ignoreNullValues").is_none_or(|value| !is_false(&value));
     if is_ignored {
         metric["onEmpty"] = json!("Zero");
-        conversion.note(&format!("{path}: ignoreNullValues becomes onEmpty: Zero. KEDA reads NaN and infinities as 0, too; here such a metric has failed, and no replica is removed"));
+    }
+    if trigger.use_cached_metrics == Some(true) {
+        conversion.note(&format!("{path}: useCachedMetrics is left out: each decision has the value of its own time, where KEDA's HorizontalPodAutoscaler reads that of the last poll"));
     }
     server(conversion, path, trigger);
     let queries = vec![(name, query, is_ignored)];
-    Some(Made { custom: vec![metric], queries, ..Made::default() })
+    let ignoring = is_ignored.then(|| path.to_owned()).into_iter().collect();
+    Some(Made { custom: vec![metric], queries, ignoring, ..Made::default() })
 }
 
 /// Notes what a trigger says of the server.
