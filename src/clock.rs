@@ -50,6 +50,8 @@ struct ServerClock {
     known: Option<ServerOffset>,
     /// The least of what responses say since one said that the clock has leapt ahead, and when that was.
     leap: Option<ServerOffset>,
+    /// The process's and the wall clock's time of the last response that `known` has, in ms.
+    responded: Option<(i64, UnixMillis)>,
 }
 
 /// How far kube-apiserver's clock is ahead of the monotonic one.
@@ -120,8 +122,8 @@ impl ServerClock {
             let at_most_ms = leap.at_most_ms.min(new.at_most_ms);
             (leap.ahead_ms, leap.at_most_ms) = (ahead_ms, at_most_ms);
             if new.observed - leap.observed >= CONFIRMED_AFTER {
-                let known = ServerOffset { ahead_ms, at_most_ms, confirmed: true, ..new };
-                *self = Self { known: Some(known), leap: None };
+                self.known = Some(ServerOffset { ahead_ms, at_most_ms, confirmed: true, ..new });
+                self.leap = None;
             }
             return;
         }
@@ -192,10 +194,16 @@ impl Clock {
         Some(self.elapsed() + self.server_offset()?.ahead_ms)
     }
 
-    /// kube-apiserver's time or the wall clock's, whichever is later: a machine's clock may be behind, and the monotonic
-    /// one stands still while the machine sleeps.
+    /// kube-apiserver's time on a machine that may sleep, while the monotonic clock stands still: what the wall clock
+    /// has gained on that since the last response is added. Its own time may be wrong, and counts only before the first
+    /// response.
     pub fn latest(&self) -> UnixMillis {
-        self.server().map_or_else(|| self.wall_ms(), |server| server.max(self.wall_ms()))
+        let (wall, elapsed) = (self.wall_ms(), self.elapsed());
+        let responded = self.0.server.lock().unwrap_or_else(PoisonError::into_inner).responded;
+        let (Some(server), Some((elapsed_then, wall_then))) = (self.server(), responded) else {
+            return wall;
+        };
+        server + ((wall - wall_then) - (elapsed - elapsed_then)).max(0)
     }
 
     /// kube-apiserver's time at most; none before its first response.
@@ -209,8 +217,14 @@ impl Clock {
 
     /// Records the date of a response that took so long.
     fn observe(&self, date: UnixMillis, took: Duration) {
-        let new = ServerOffset::of(date, took, self.elapsed());
-        self.0.server.lock().unwrap_or_else(PoisonError::into_inner).observe(new);
+        let (now, wall) = (self.elapsed(), self.wall_ms());
+        let new = ServerOffset::of(date, took, now);
+        let mut server = self.0.server.lock().unwrap_or_else(PoisonError::into_inner);
+        server.observe(new);
+        // As long as a leap may be none, what came before it counts.
+        if server.leap.is_none() {
+            server.responded = Some((now, wall));
+        }
     }
 }
 
