@@ -219,6 +219,10 @@ mod tests {
                 "spec.pause.until: 2026-11-24T12:00:00Z is over",
             ),
             (
+                "maxReplicas: 4, pause: {reason: INC-7, until: '2027-01-01T00:00:00Z'}",
+                "spec.pause: it pauses nothing without mode: Paused",
+            ),
+            (
                 "minReplicas: 0, maxReplicas: 4, resourceMetrics: [{resourceName: cpu, averageUtilization: 60}], customMetrics: [{metricName: m, per: Workload, value: 1}]",
                 "spec.minReplicas: 0 is not reached: CPU",
             ),
@@ -257,6 +261,9 @@ mod tests {
         }
         for spec in [
             "maxReplicas: 4",
+            "maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, query: 'topk(1, queue_depth)'}]",
+            "maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, query: 'job:queue_depth:sum'}]",
+            "maxReplicas: 4, mode: Preview, pause: {reason: INC-7}",
             "maxReplicas: 4, rollouts: Cap, mode: Paused, pause: {until: '2026-11-25T00:00:01Z'}",
             "minReplicas: 0, maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, activation: 5, \
              query: 'sum(rate(x{namespace=\"shop\"}[5m]))'}]",
