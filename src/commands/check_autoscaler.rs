@@ -59,6 +59,9 @@ fn check_mode(spec: &AutoscalerSpec, context: &Context<'_>, warnings: &mut Vec<S
             "spec.pause.until: {until} is over: with mode Paused, too, the scale is written"
         ));
     }
+    if spec.has_pause_without_mode() {
+        warnings.push("spec.pause: it pauses nothing without mode: Paused".to_owned());
+    }
     let target = &spec.scale_target_ref;
     let group = parse_group(target.api_version.as_deref().unwrap_or_default());
     let is_seen = group.is_ok_and(|group| Workload::of(group, &target.kind).is_some());

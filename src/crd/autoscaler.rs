@@ -341,6 +341,11 @@ impl AutoscalerSpec {
         (self.mode == Mode::Paused && mode != Mode::Paused).then_some(until.0)
     }
 
+    /// Whether `pause` is given, and `mode` is `Active`, so that it pauses nothing.
+    pub fn has_pause_without_mode(&self) -> bool {
+        self.pause.is_some() && self.mode == Mode::Active
+    }
+
     /// Checks `resourceMetrics` and `customMetrics`. The text of the error begins with the field.
     fn check_metrics(&self) -> Result<(), String> {
         let check_options = |path: &str, options: MetricOptions| match self.executor {
