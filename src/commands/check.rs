@@ -165,10 +165,7 @@ async fn check_objects(flags: &CheckFlags, queries: &PodQueries, report: &mut Re
         scrape_interval: flags.scrape_interval,
         now: WallClock::default().timestamp().as_millisecond(),
     };
-    let mut objects = check_files::Found::default();
-    for path in &flags.objects {
-        check_files::check(path, &context, &mut objects);
-    }
+    let mut objects = check_files::check(flags.objects.iter().map(|path| &**path), &context);
     report.errors.append(&mut objects.texts.errors);
     report.warnings.append(&mut objects.texts.warnings);
     let autoscalers = &objects.autoscalers;
@@ -195,6 +192,8 @@ async fn check_objects(flags: &CheckFlags, queries: &PodQueries, report: &mut Re
     }
     report.checked.extend((!autoscalers.is_empty()).then_some("the Autoscalers"));
     report.checked.extend((!objects.metric_rules.is_empty()).then_some("the MetricRules"));
+    // The cluster may have what is in the files.
+    found.warnings.retain(|warning| !report.warnings.contains(warning));
     report.warnings.append(&mut found.warnings);
     report.not_checked.append(&mut found.not_checked);
 }

@@ -59,6 +59,9 @@ fn check_mode(spec: &AutoscalerSpec, context: &Context<'_>, warnings: &mut Vec<S
             "spec.pause.until: {until} is over: with mode Paused, too, the scale is written"
         ));
     }
+    if spec.has_pause_without_mode() {
+        warnings.push("spec.pause: it pauses nothing without mode: Paused".to_owned());
+    }
     let target = &spec.scale_target_ref;
     let group = parse_group(target.api_version.as_deref().unwrap_or_default());
     let is_seen = group.is_ok_and(|group| Workload::of(group, &target.kind).is_some());
@@ -219,6 +222,10 @@ mod tests {
                 "spec.pause.until: 2026-11-24T12:00:00Z is over",
             ),
             (
+                "maxReplicas: 4, pause: {reason: INC-7, until: '2027-01-01T00:00:00Z'}",
+                "spec.pause: it pauses nothing without mode: Paused",
+            ),
+            (
                 "minReplicas: 0, maxReplicas: 4, resourceMetrics: [{resourceName: cpu, averageUtilization: 60}], customMetrics: [{metricName: m, per: Workload, value: 1}]",
                 "spec.minReplicas: 0 is not reached: CPU",
             ),
@@ -257,6 +264,9 @@ mod tests {
         }
         for spec in [
             "maxReplicas: 4",
+            "maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, query: 'topk(1, queue_depth)'}]",
+            "maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, query: 'job:queue_depth:sum'}]",
+            "maxReplicas: 4, mode: Preview, pause: {reason: INC-7}",
             "maxReplicas: 4, rollouts: Cap, mode: Paused, pause: {until: '2026-11-25T00:00:01Z'}",
             "minReplicas: 0, maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, activation: 5, \
              query: 'sum(rate(x{namespace=\"shop\"}[5m]))'}]",

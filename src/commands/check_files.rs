@@ -1,6 +1,7 @@
 //! `plimsoll check -f`: the Autoscalers and MetricRules of files, without a cluster.
 
 use super::check_context::{Context, FileAutoscaler, Texts};
+use super::check_targets::{self, Scaler};
 use super::{check_autoscaler, check_metric_rule, check_schema, objects};
 use crate::crd::{AutoscalerSpec, MetricRuleSpec};
 use serde_json::Value;
@@ -18,11 +19,22 @@ pub struct Found {
     pub autoscalers: Vec<FileAutoscaler>,
     /// The MetricRules that are valid, such as `metricrule shop/requests`.
     pub metric_rules: Vec<String>,
+    /// All that scales a target.
+    scalers: Vec<Scaler>,
 }
 
-/// Checks the Autoscalers and MetricRules of a file, or of the standard input for `-`. Objects of other APIs are
-/// ignored.
-pub fn check(path: &Path, context: &Context<'_>, found: &mut Found) {
+/// Checks the Autoscalers and MetricRules of files, or of the standard input for `-`. Objects of other APIs are
+/// ignored, but those that scale a target, too.
+pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>, context: &Context<'_>) -> Found {
+    let mut found = Found::default();
+    for path in paths {
+        check_file(path, context, &mut found);
+    }
+    found.texts.warnings.extend(check_targets::warnings(&found.scalers));
+    found
+}
+
+fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) {
     let parse = |text: String| {
         objects::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
     };
@@ -50,12 +62,13 @@ pub fn check(path: &Path, context: &Context<'_>, found: &mut Found) {
 fn check_object(object: &Value, context: &Context<'_>, found: &mut Found) -> bool {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (kind, version) = (text(&object["kind"]), text(&object["apiVersion"]));
+    let (own, name) = (text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]));
+    let namespace = if own.is_empty() { context.default.to_owned() } else { own };
+    found.scalers.extend(Scaler::read(object, &namespace));
     let known = KINDS.into_iter().find(|known| known.eq_ignore_ascii_case(&kind));
     if known.is_none() && !version.starts_with("plimsoll.dev/") {
         return false;
     }
-    let (own, name) = (text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]));
-    let namespace = if own.is_empty() { context.default.to_owned() } else { own };
     let about = format!("{} {namespace}/{name}", kind.to_lowercase());
     let mut texts = Texts::default();
     match known.filter(|known| *known == kind) {
@@ -133,9 +146,7 @@ pub mod tests {
         };
         let file = tempfile::NamedTempFile::new().expect("a file");
         std::fs::write(file.path(), documents).expect("it is written");
-        let mut found = Found::default();
-        check(file.path(), &context, &mut found);
-        found
+        check([file.path()], &context)
     }
 
     fn object(version: &str, kind: &str, metadata: &str, spec: &str) -> String {

@@ -10,6 +10,7 @@ mod check_history;
 mod check_metric_rule;
 mod check_rule;
 mod check_schema;
+mod check_targets;
 pub mod convert;
 mod objects;
 pub mod operate;

@@ -1,4 +1,4 @@
-//! Pauses of an Autoscaler that end by themselves.
+//! Pauses of an Autoscaler that end by themselves, and those that are none.
 
 use super::decision_time::DecisionTime;
 use crate::crd::{AutoscalerSpec, Mode};
@@ -7,6 +7,8 @@ use crate::time::UnixMillis;
 
 /// The reason of the condition `Paused` while `mode` says so and `pause.until` is over.
 const PAUSE_IS_OVER: &str = "PauseIsOver";
+/// That while there is a `pause`, and `mode` does not say so.
+const MODE_IS_ACTIVE: &str = "ModeIsActive";
 
 /// When a pause ends, by the clock of this process, if it does.
 pub fn end(spec: &AutoscalerSpec, mode: Mode, at: DecisionTime) -> Option<UnixMillis> {
@@ -14,28 +16,42 @@ pub fn end(spec: &AutoscalerSpec, mode: Mode, at: DecisionTime) -> Option<UnixMi
     Some(at.process.saturating_add(until.0.as_millisecond().saturating_sub(at.server)))
 }
 
-/// Shows that a pause is over while `mode` still is `Paused`, where whoever has just set that thinks that the scale is left
-/// alone. Returns the event of it, once.
-pub fn note_end(
+/// Shows that what looks like a pause is none, where whoever has just set it thinks that the scale is left alone: it is
+/// over while `mode` still is `Paused`, or `mode` does not say so. Returns the event of it, once.
+pub fn note(
     spec: &AutoscalerSpec,
     mode: Mode,
     status: &mut Status,
     now: UnixMillis,
 ) -> Option<Event> {
     let kind = ConditionKind::Paused;
-    let shown = status.condition(kind).filter(|shown| shown.reason == PAUSE_IS_OVER);
-    let Some(until) = spec.pause_that_is_over(mode) else {
+    let is_ours = |reason: &str| [PAUSE_IS_OVER, MODE_IS_ACTIVE].contains(&reason);
+    let shown = status.condition(kind).filter(|shown| is_ours(&shown.reason));
+    let Some((reason, message)) = fault(spec, mode) else {
         if shown.is_some() && mode != Mode::Paused {
             status.set(kind, false, "Ended", format_args!("it is not paused"), now);
         }
         return None;
     };
-    let message = format!(
-        "mode is Paused, but pause.until, {until}, is over: the scale is written. `kubectl plimsoll pause` pauses it again, or mode Paused without pause.until"
-    );
     let is_known = shown.is_some_and(|shown| shown.message == message);
-    status.set(kind, false, PAUSE_IS_OVER, format_args!("{message}"), now);
-    (!is_known).then_some(Event { kind: EventKind::Warning, reason: PAUSE_IS_OVER, message })
+    status.set(kind, false, reason, format_args!("{message}"), now);
+    (!is_known).then_some(Event { kind: EventKind::Warning, reason, message })
+}
+
+/// Why a pause is none: a reason, and a text.
+fn fault(spec: &AutoscalerSpec, mode: Mode) -> Option<(&'static str, String)> {
+    if let Some(until) = spec.pause_that_is_over(mode) {
+        return Some((
+            PAUSE_IS_OVER,
+            format!(
+                "mode is Paused, but pause.until, {until}, is over: the scale is written. `kubectl plimsoll pause` pauses it again, or mode Paused without pause.until"
+            ),
+        ));
+    }
+    spec.has_pause_without_mode().then(|| {
+        let text = "pause is given, but mode is Active: the scale is written. `kubectl plimsoll pause` pauses it, or mode Paused; `kubectl plimsoll resume` removes pause";
+        (MODE_IS_ACTIVE, text.to_owned())
+    })
 }
 
 #[cfg(test)]
@@ -51,24 +67,29 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_that_is_over_is_told_of_once_each_time_the_mode_is_set() {
+    fn a_pause_that_is_none_is_told_of_once_each_time_the_mode_is_set() {
         let mut status = Status::default();
         for (mode, at, told, reason) in [
-            ("Active", Mode::Active, false, None),
+            ("Preview", Mode::Preview, false, None),
             ("Paused", Mode::Paused, false, None),
             ("Paused", Mode::Active, true, Some(PAUSE_IS_OVER)),
             ("Paused", Mode::Active, false, Some(PAUSE_IS_OVER)),
-            ("Active", Mode::Active, false, Some("Ended")),
+            ("Preview", Mode::Preview, false, Some("Ended")),
             ("Paused", Mode::Active, true, Some(PAUSE_IS_OVER)),
+            ("Active", Mode::Active, true, Some(MODE_IS_ACTIVE)),
+            ("Active", Mode::Active, false, Some(MODE_IS_ACTIVE)),
         ] {
-            let event = note_end(&spec(mode), at, &mut status, 0);
+            let event = note(&spec(mode), at, &mut status, 0);
             assert_eq!(event.is_some(), told, "{mode} {at:?}");
             let paused = status.condition(ConditionKind::Paused);
             assert_eq!(paused.map(|paused| &*paused.reason), reason, "{mode} {at:?}");
             assert!(paused.is_none_or(|paused| !paused.status));
-            if let Some(event) = event {
+            if let Some(event) = event.filter(|event| event.reason == PAUSE_IS_OVER) {
                 assert!(event.message.contains("2026-11-23T12:00:00Z"), "{event:?}");
             }
         }
+        let resumed = AutoscalerSpec { pause: None, ..spec("Active") };
+        assert_eq!(note(&resumed, Mode::Active, &mut status, 0), None);
+        assert_eq!(status.condition(ConditionKind::Paused).unwrap().reason, "Ended");
     }
 }

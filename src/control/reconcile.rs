@@ -105,7 +105,7 @@ async fn sync_autoscaler(
     // Also for what is shown of one that is not evaluated.
     state.status.schedule = parsed.scaling.spec.moment(at.server);
     let mode = parsed.spec.mode_at(at.server);
-    let event = pause::note_end(&parsed.spec, mode, &mut state.status, at.wall);
+    let event = pause::note(&parsed.spec, mode, &mut state.status, at.wall);
     if let (Some(event), Some(token)) = (event, token) {
         ctx.events.publish(token, autoscaler, &record.uid, &[event]);
     }

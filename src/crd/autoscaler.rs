@@ -179,7 +179,8 @@ pub enum SelectionStrategy {
 /// rollouts says what a rollout of a Deployment or StatefulSet prevents, and a minute more,
 /// as pods that come and go distort the metrics: `Cap`, that replicas are added; `Hold`, that they are
 /// added or removed. If not set, nothing. A rollout lasts until its pods are ready, and counts for ten minutes at
-/// most after the last pod was replaced. Pods that a paused Deployment, a partition or OnDelete keep are none.
+/// most after the last new pod was made, or after Plimsoll began to see it. Pods that a paused Deployment, a
+/// partition or OnDelete keep are none.
 /// minReplicas, maxReplicas, spec.fallback and the way from zero are not prevented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Rollouts {
@@ -338,6 +339,11 @@ impl AutoscalerSpec {
     pub fn pause_that_is_over(&self, mode: Mode) -> Option<Timestamp> {
         let until = self.pause.as_ref()?.until.as_ref()?;
         (self.mode == Mode::Paused && mode != Mode::Paused).then_some(until.0)
+    }
+
+    /// Whether `pause` is given, and `mode` is `Active`, so that it pauses nothing.
+    pub fn has_pause_without_mode(&self) -> bool {
+        self.pause.is_some() && self.mode == Mode::Active
     }
 
     /// Checks `resourceMetrics` and `customMetrics`. The text of the error begins with the field.

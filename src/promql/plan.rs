@@ -227,6 +227,17 @@ mod tests {
     }
 
     #[test]
+    fn totals_of_workloads_of_two_namespaces_are_one_query() {
+        let totals = ["shop", "bank"]
+            .map(|ns| ShapedQuery::of(&format!(r#"sum(jobs{{namespace={ns:?},queue="mail"}})"#)));
+        let pending: BTreeSet<Arguments> =
+            totals.iter().map(|query| query.arguments.clone()).collect();
+        let planned = planned(&totals[0].shape, &pending, Estimates::default(), Limits::default());
+        let [batch] = &planned[..] else { panic!("more than one query") };
+        assert!(pending.iter().all(|arguments| batch.coverage.contains(arguments)));
+    }
+
+    #[test]
     fn queries_are_batched_and_split_where_batches_grow_too_large() {
         let arguments =
             |n: usize| ShapedQuery::of(&format!(r#"sum by (pod) (x{{a="{n}"}})"#)).arguments;

@@ -3,10 +3,10 @@
 use super::bounds;
 use super::functions::{self, FunctionKind};
 use super::tree::{self, ParseError};
-use promql_parser::label::{MatchOp, Matchers};
+use promql_parser::label::MatchOp;
 use promql_parser::parser::token::{T_BOTTOMK, T_LAND, T_LIMIT_RATIO, T_LIMITK, T_LUNLESS, T_TOPK};
 use promql_parser::parser::{
-    AggregateExpr, BinaryExpr, Call, Expr, LabelModifier, VectorMatchCardinality,
+    AggregateExpr, BinaryExpr, Call, Expr, LabelModifier, VectorMatchCardinality, VectorSelector,
 };
 
 /// What the series of a result have of a label.
@@ -16,6 +16,8 @@ pub enum ResultLabel {
     Never,
     /// One value at most.
     Fixed,
+    /// Whatever a recording rule has left of it: its text is not here.
+    Recorded,
     /// Whatever the series have that are selected.
     AsSelected,
 }
@@ -31,8 +33,8 @@ pub fn result_label(query: &str, label: &str) -> Result<ResultLabel, ParseError>
 fn of(expr: &Expr, label: &str) -> ResultLabel {
     match expr {
         Expr::NumberLiteral(_) | Expr::StringLiteral(_) | Expr::Extension(_) => ResultLabel::Never,
-        Expr::VectorSelector(selector) => selected(&selector.matchers, label),
-        Expr::MatrixSelector(matrix) => selected(&matrix.vs.matchers, label),
+        Expr::VectorSelector(selector) => selected(selector, label),
+        Expr::MatrixSelector(matrix) => selected(&matrix.vs, label),
         Expr::Paren(paren) => of(&paren.expr, label),
         Expr::Unary(unary) => of(&unary.expr, label),
         Expr::Subquery(subquery) => of(&subquery.expr, label),
@@ -42,9 +44,15 @@ fn of(expr: &Expr, label: &str) -> ResultLabel {
     }
 }
 
-fn selected(Matchers { matchers, or_matchers: _ }: &Matchers, label: &str) -> ResultLabel {
-    let is_fixed = matchers.iter().any(|one| one.name == label && one.op == MatchOp::Equal);
-    if is_fixed { ResultLabel::Fixed } else { ResultLabel::AsSelected }
+fn selected(selector: &VectorSelector, label: &str) -> ResultLabel {
+    let VectorSelector { name, matchers, .. } = selector;
+    // The convention is `level:metric:operations`, and the names of exporters have no colon.
+    let is_recorded = name.as_ref().is_some_and(|name| name.contains(':'));
+    match matchers.matchers.iter().any(|one| one.name == label && one.op == MatchOp::Equal) {
+        true => ResultLabel::Fixed,
+        false if is_recorded => ResultLabel::Recorded,
+        false => ResultLabel::AsSelected,
+    }
 }
 
 fn of_call(call: &Call, label: &str) -> ResultLabel {
@@ -55,7 +63,9 @@ fn of_call(call: &Call, label: &str) -> ResultLabel {
         // These have what their selectors fix.
         "absent" | "absent_over_time" => match most() {
             ResultLabel::Fixed => ResultLabel::Fixed,
-            ResultLabel::Never | ResultLabel::AsSelected => ResultLabel::Never,
+            ResultLabel::Never | ResultLabel::Recorded | ResultLabel::AsSelected => {
+                ResultLabel::Never
+            }
         },
         "label_replace" | "label_join" if args.get(1).is_some_and(|to| is(to, label)) => {
             ResultLabel::AsSelected
@@ -68,8 +78,14 @@ fn of_call(call: &Call, label: &str) -> ResultLabel {
 
 fn of_aggregate(aggregate: &AggregateExpr, label: &str) -> ResultLabel {
     let inner = of(&aggregate.expr, label);
-    if [T_TOPK, T_BOTTOMK, T_LIMITK, T_LIMIT_RATIO].contains(&aggregate.op.id()) {
-        return inner;
+    let param = aggregate.param.as_deref();
+    let is_one = matches!(param, Some(Expr::NumberLiteral(number)) if number.val <= 1.0);
+    match aggregate.op.id() {
+        T_TOPK | T_BOTTOMK | T_LIMITK if is_one && aggregate.modifier.is_none() => {
+            return inner.min(ResultLabel::Fixed);
+        }
+        T_TOPK | T_BOTTOMK | T_LIMITK | T_LIMIT_RATIO => return inner,
+        _ => {}
     }
     // `count_values` writes its parameter, `quantile` has a number.
     if aggregate.param.as_ref().is_some_and(|written| is(written, label)) {
@@ -115,7 +131,7 @@ fn is(expr: &Expr, label: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ResultLabel::{AsSelected, Fixed, Never};
+    use ResultLabel::{AsSelected, Fixed, Never, Recorded};
 
     #[test]
     fn a_result_has_a_label_that_no_operation_drops() {
@@ -133,6 +149,16 @@ mod tests {
             ("max_over_time(sum by (pod) (x)[5m:1m])", AsSelected),
             ("topk(3, x)", AsSelected),
             ("topk by (queue) (3, x)", AsSelected),
+            ("topk(1, x)", Fixed),
+            ("2 * bottomk(1, sum by (queue) (x))", Never),
+            ("limitk(1, x)", Fixed),
+            ("topk by (queue) (1, x)", AsSelected),
+            ("limit_ratio(1, x)", AsSelected),
+            ("job:queue_depth:sum", Recorded),
+            ("sum by (pod) (rate(job:x:sum[5m])) + 1", Recorded),
+            ("sum(job:x:sum)", Never),
+            ("job:x:sum{pod=\"web-0\"}", Fixed),
+            ("job:x:sum or y", AsSelected),
             ("count_values(\"pod\", x)", AsSelected),
             ("quantile(0.9, x)", Never),
             ("-(sum(x))", Never),

@@ -12,6 +12,8 @@ mod records;
 mod reflector;
 mod resources;
 mod rollout;
+#[cfg(test)]
+mod rollout_tests;
 mod synced;
 mod workload;
 

@@ -15,12 +15,13 @@ const SCALING: Duration = Duration::from_secs(30);
 pub struct Seen {
     /// Whether its controller is to replace pods of another template than the present one.
     pub is_rolling_out: bool,
-    /// Whether its controller replaces pods without being asked for each: not while it is paused, nor `OnDelete`.
+    /// Whether its controller replaces pods without being asked for each: not while it is paused, nor `OnDelete`, nor
+    /// where a partition keeps all.
     pub is_automatic: bool,
-    /// A number that grows with each pod that is replaced. Scaling may change it, too.
-    pub progress: i32,
-    /// Whether it can be told by `progress` that a pod was replaced.
+    /// Whether it can be told by `updated` that a pod was replaced: it is more than it ever was.
     pub tells_progress: bool,
+    /// Whether none of the pods that count as `updated` may be missing, such as one that is drained.
+    pub is_settled: bool,
     /// Its replicas by the spec.
     pub wanted: i32,
     /// How many pods are of the present template.
@@ -40,31 +41,39 @@ pub struct Rollout {
     size: Option<i32>,
     /// When so many pods were ready; none while they are not.
     ended: Option<Instant>,
-    /// The greatest progress with these replicas and this revision.
-    progress: Option<i32>,
+    /// The most pods of this revision with these replicas; none before that is known.
+    updated: Option<i32>,
     /// When the replicas were last changed.
     rescaled: Option<Instant>,
 }
 
 impl Rollout {
-    /// Notes what the workload says, and said before. A rollout begins with what this process sees of it, so that one
-    /// that is stuck when it starts is none. Another revision than before is one, too: it may have come and gone while
-    /// the watch was away. It continues until as many pods are ready as there were to be at its end: those that
-    /// are added later don't count, or each scale-up would prolong it.
+    /// Notes what the workload says, and said before. A rollout that is under way at the first sight begins with it:
+    /// this process may start in the middle of it, and one that is stuck is held for its bound only. Another revision
+    /// than before is a rollout, too: it may have come and gone while the watch was away. It continues until as many
+    /// pods are ready as there were to be at its end: those that are added later don't count, or each scale-up
+    /// would prolong it.
     pub(super) fn note(&mut self, before: Option<Seen>, seen: Seen, now: Instant) {
         let revisions = before.and_then(|before| before.revision).zip(seen.revision);
         let is_new = revisions.is_some_and(|(before, revision)| before != revision);
-        let is_rescaled = before.is_some_and(|before| before.wanted != seen.wanted);
-        if is_rescaled {
-            self.rescaled = Some(now);
+        if before.is_some_and(|before| before.wanted != seen.wanted) {
+            (self.rescaled, self.updated) = (Some(now), None);
         }
-        let is_resumed = before.is_some_and(|before| !before.is_rolling_out);
-        let begins = seen.is_rolling_out && (is_new || is_resumed);
-        if is_rescaled || is_new || begins {
-            self.progress = None;
+        // The last old pod of one that is stuck may be drained, and comes again.
+        let is_stuck = self.moved.is_some() && self.ended.is_none();
+        let is_resumed = before.is_none_or(|before| !before.is_rolling_out) && !is_stuck;
+        let has_passed = is_new && seen.is_automatic && seen.updated.max(seen.ready) > 0;
+        let begins = has_passed || seen.is_rolling_out && (is_new || is_resumed);
+        if is_new || begins {
+            self.updated = None;
+            // It ends the one before.
+            self.ended.get_or_insert(now);
         }
-        let has_passed = is_new && seen.is_automatic && seen.updated > 0;
-        if self.has_moved(seen, now) || begins || has_passed {
+        let is_complete = before.is_some_and(|before| before.is_rolling_out)
+            && !seen.is_rolling_out
+            && seen.is_automatic
+            && seen.ready >= seen.wanted;
+        if self.has_moved(is_new, seen, now) || begins || is_complete {
             (self.moved, self.size, self.ended) = (Some(now), None, None);
         }
         if seen.is_rolling_out {
@@ -77,15 +86,16 @@ impl Rollout {
         }
     }
 
-    /// Notes the progress. Returns whether a pod was replaced since what was noted before.
-    fn has_moved(&mut self, seen: Seen, now: Instant) -> bool {
-        let is_scaling = self.rescaled.is_some_and(|at| now.duration_since(at) < SCALING);
-        if !seen.tells_progress || is_scaling {
+    /// Notes how many pods are updated. Returns whether a pod was replaced since what was noted before, and not only
+    /// added with others, or made again.
+    fn has_moved(&mut self, is_new: bool, seen: Seen, now: Instant) -> bool {
+        if !seen.tells_progress || self.updated.is_none() && !is_new && !seen.is_settled {
             return false;
         }
-        let before = *self.progress.get_or_insert(seen.progress);
-        self.progress = Some(before.max(seen.progress));
-        seen.progress > before
+        let before = self.updated.unwrap_or(seen.updated);
+        self.updated = Some(before.max(seen.updated));
+        let is_scaling = self.rescaled.is_some_and(|at| now.duration_since(at) < SCALING);
+        seen.updated > before && !is_scaling
     }
 
     /// How much longer it counts, at least: it is on its way, or its pods are fresh. None if it does not count.
@@ -103,8 +113,8 @@ mod tests {
     const STILL: Seen = Seen {
         is_rolling_out: false,
         is_automatic: true,
-        progress: 0,
         tells_progress: true,
+        is_settled: true,
         wanted: 3,
         updated: 3,
         ready: 3,
@@ -112,7 +122,7 @@ mod tests {
     };
     /// So many pods of three are left of the template before.
     const fn rolling(old: i32) -> Seen {
-        Seen { is_rolling_out: true, progress: -old, updated: 3 - old, ..STILL }
+        Seen { is_rolling_out: true, updated: 3 - old, ..STILL }
     }
 
     /// How many seconds are left at each time at which something is seen.
@@ -175,17 +185,17 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_move_when_the_process_starts_is_no_rollout() {
-        let seen = [(0, rolling(2)), (15, rolling(2)), (30, rolling(1))];
-        assert_eq!(left(&seen), [0, 0, 60]);
-        let by_hand = |updated: i32| Seen {
-            is_automatic: false,
-            progress: updated,
-            updated,
-            revision: Some(2),
-            ..STILL
-        };
-        // Pods are replaced one by one as they are deleted, and not by another template.
+    fn a_rollout_that_is_under_way_when_the_process_starts_counts_from_then_on() {
+        let seen = [(0, 2), (15, 2), (599, 2), (600, 2), (700, 1)];
+        let seen = seen.map(|(seconds, old)| (seconds, rolling(old)));
+        assert_eq!(left(&seen), [60, 60, 1, 0, 60]);
+    }
+
+    /// Pods are replaced one by one as they are deleted, and not by another template.
+    #[test]
+    fn pods_that_are_replaced_by_hand_are_a_rollout() {
+        let by_hand =
+            |updated: i32| Seen { is_automatic: false, updated, revision: Some(2), ..STILL };
         let seen = [
             (0, Seen { is_automatic: false, ..STILL }),
             (15, by_hand(0)),
@@ -198,9 +208,30 @@ mod tests {
 
     #[test]
     fn a_new_workload_is_no_rollout() {
-        let new = Seen { revision: None, updated: 0, ready: 0, ..STILL };
+        let new = Seen { revision: None, updated: 0, ready: 0, tells_progress: false, ..STILL };
         let seen = [(0, new), (1, Seen { ready: 0, ..STILL }), (30, STILL)];
         assert_eq!(left(&seen), [0, 0, 0]);
+    }
+
+    /// It is missing when the replicas become as many as are wanted, or when the process starts.
+    #[test]
+    fn a_pod_that_is_drained_and_made_again_is_no_progress() {
+        let of = |wanted: i32, updated: i32| Seen {
+            wanted,
+            updated,
+            is_settled: updated == wanted,
+            ..STILL
+        };
+        let seen =
+            [(0, of(3, 3)), (10, of(4, 3)), (20, of(4, 4)), (7_200, of(4, 3)), (7_231, of(4, 4))];
+        assert_eq!(left(&seen), [0; 5]);
+        assert_eq!(left(&[(0, of(3, 2)), (31, of(3, 3)), (60, of(3, 2)), (91, of(3, 3))]), [0; 4]);
+        // The last old pod of a Deployment whose rollout is stuck.
+        let stuck =
+            |old: i32| Seen { wanted: 1, updated: 1, ready: old, is_rolling_out: old > 0, ..STILL };
+        let seen =
+            [(0, of(1, 1)), (10, stuck(1)), (700, stuck(0)), (701, stuck(1)), (730, stuck(1))];
+        assert_eq!(left(&seen), [0, 60, 0, 0, 0]);
     }
 
     #[test]
@@ -219,7 +250,6 @@ mod tests {
         // A pod is added to a part that has the new template.
         let part = |wanted: i32, updated: i32, tells_progress: bool| Seen {
             wanted,
-            progress: updated,
             updated,
             tells_progress,
             ..STILL
@@ -263,8 +293,9 @@ mod tests {
         ];
         assert_eq!(left(&seen), [0, 60, 60, 60, 60, 1, 0]);
         // Pods that are never ready keep replicas from a load for ten minutes. All are deleted first.
-        let none = Seen { updated: 0, ready: 0, ..STILL };
-        let seen = [(0, STILL), (10, rolling(3)), (20, none), (619, unready), (620, unready)];
+        let unready = Seen { tells_progress: false, ..unready };
+        let none = Seen { updated: 0, ready: 0, ..unready };
+        let seen = [(0, STILL), (10, rolling(3)), (20, none), (609, unready), (610, unready)];
         assert_eq!(left(&seen), [0, 60, 60, 1, 0]);
     }
 

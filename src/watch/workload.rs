@@ -85,36 +85,41 @@ fn seen(workload: &LeanWorkload) -> Seen {
         name.hash(&mut hasher);
         hasher.finish()
     };
-    let common = Seen { wanted, ready: status.ready_replicas, ..Seen::default() };
+    let common = Seen {
+        wanted,
+        updated: status.updated_replicas,
+        ready: status.ready_replicas,
+        ..Seen::default()
+    };
     let Some(update) = status.update_revision.as_ref().filter(name) else {
-        // A Deployment. While it is paused, its new template has no ReplicaSet, and no pod counts as updated.
+        // A Deployment, whose pods that are being deleted don't count. While it is paused, its new template has no
+        // ReplicaSet, and no pod counts as updated. An old pod that is drained comes again: only new ones tell progress.
         let annotations = metadata.annotations.as_ref();
         let named = annotations.and_then(|all| all.get("deployment.kubernetes.io/revision"));
-        let old = (status.replicas - status.updated_replicas).max(0);
+        let is_rolling_out = !spec.paused && status.replicas > status.updated_replicas;
         return Seen {
-            is_rolling_out: !spec.paused && old > 0,
+            is_rolling_out,
             is_automatic: !spec.paused,
-            progress: -old,
-            tells_progress: is_current && !spec.paused,
-            updated: status.updated_replicas,
+            tells_progress: is_current && is_rolling_out,
+            is_settled: true,
             revision: named.filter(name).map(revision),
             ..common
         };
     };
     let strategy = &spec.update_strategy;
-    let is_automatic = strategy.kind.as_deref() != Some("OnDelete");
     // Pods below the partition are to keep their template.
     let kept = strategy.rolling_update.as_ref().and_then(|rolling| rolling.partition).unwrap_or(0);
+    let is_automatic = strategy.kind.as_deref() != Some("OnDelete") && kept < wanted;
     let is_updating = status.current_revision.as_ref().is_some_and(|current| current != update);
-    // Pods that are being deleted count as replicas alone, and may be of neither revision.
-    let old = status.current_replicas.max(status.replicas.min(wanted) - status.updated_replicas);
+    // Pods that are being deleted count as replicas, and neither as current nor as updated.
+    let old = if is_updating { status.current_replicas } else { 0 };
     Seen {
-        is_rolling_out: is_automatic && is_updating && old > kept,
+        // Without a partition its revision becomes the present one when all are updated and ready.
+        is_rolling_out: is_automatic && is_updating && (kept == 0 || old > kept),
         is_automatic,
-        progress: status.updated_replicas,
         // Otherwise a pod may be added to the part that has the new template.
         tells_progress: is_current && status.replicas == wanted,
-        updated: status.updated_replicas,
+        is_settled: status.updated_replicas + old == wanted,
         revision: Some(revision(update)),
         ..common
     }
@@ -142,7 +147,7 @@ mod tests {
         };
         let first = seen(Some("1"), 2, false);
         assert!(first.is_rolling_out && first.is_automatic && first.tells_progress);
-        assert_eq!((first.progress, first.wanted, first.updated, first.ready), (-1, 3, 2, 2));
+        assert_eq!((first.wanted, first.updated, first.ready), (3, 2, 2));
         assert!(!seen(Some("1"), 3, false).is_rolling_out);
         assert_eq!(first.revision, seen(Some("1"), 3, false).revision);
         assert_ne!(first.revision, seen(Some("2"), 2, false).revision);
@@ -174,16 +179,27 @@ mod tests {
             (&all, [3, 3, 0], "web-2", true),
             (&all, [3, 0, 2], "web-2", true),
             // All are new, and not all ready, or its revision would be the present one.
-            (&all, [3, 0, 3], "web-2", false),
+            (&all, [3, 0, 3], "web-2", true),
             (&canary, [3, 3, 0], "web-2", true),
             (&canary, [3, 2, 1], "web-2", false),
+            // The updated one is drained.
+            (&canary, [3, 2, 0], "web-2", false),
             (&by_hand, [3, 3, 0], "web-2", false),
             (&by_hand, [3, 1, 2], "web-2", false),
+            (&json!({"rollingUpdate": {"partition": 3}}), [3, 3, 0], "web-2", false),
         ] {
             let seen = seen(strategy.clone(), counts, update);
             assert_eq!(seen.is_rolling_out, expected, "{strategy} {counts:?}");
-            assert_eq!(seen.progress, counts[2]);
-            assert_eq!(seen.is_automatic, *strategy != by_hand);
+            assert_eq!(seen.updated, counts[2]);
+            assert_eq!(seen.is_automatic, *strategy == all || *strategy == canary);
+        }
+        for (counts, update, is_settled) in [
+            ([3, 3, 3], "web-1", true),
+            ([3, 2, 2], "web-1", false),
+            ([3, 2, 1], "web-2", true),
+            ([3, 1, 1], "web-2", false),
+        ] {
+            assert_eq!(seen(canary.clone(), counts, update).is_settled, is_settled, "{counts:?}");
         }
         assert!(seen(all.clone(), [3, 3, 0], "web-2").tells_progress);
         assert!(!seen(all.clone(), [2, 2, 0], "web-2").tells_progress);
@@ -196,7 +212,7 @@ mod tests {
             seen_of(json!({
                 "metadata": {"name": "web", "generation": 4},
                 "spec": {"selector": {"matchLabels": {"app": "web"}}},
-                "status": {"observedGeneration": observed, "replicas": 1, "updatedReplicas": 1}}))
+                "status": {"observedGeneration": observed, "replicas": 2, "updatedReplicas": 1}}))
         };
         assert!(seen(4).tells_progress && !seen(3).tells_progress);
     }

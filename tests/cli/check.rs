@@ -56,12 +56,15 @@ fn check_names_its_own_parser_and_points_to_prometheus() {
 
 #[test]
 fn check_takes_autoscalers_instead_of_a_configuration() {
-    for name in ["totals", "schedules", "policies", "modes", "design-document", "autoscaler"] {
+    for name in
+        ["totals", "schedules", "policies", "modes", "design-document", "autoscaler", "native-hpa"]
+    {
         let path = format!("{}/docs/examples/{name}.yaml", env!("CARGO_MANIFEST_DIR"));
         let output = plimsoll(&["check", "-f", &path]);
         let text = String::from_utf8_lossy(&output.stdout);
-        // The times in the examples pass.
-        let lines: Vec<&str> = text.lines().filter(|line| !line.contains(" is over")).collect();
+        // A window that is once passes.
+        let is_over = |line: &&str| name == "schedules" && line.contains(" is over");
+        let lines: Vec<&str> = text.lines().filter(|line| !is_over(line)).collect();
         assert_eq!(
             (output.status.code(), &*lines),
             (Some(0), &["the Autoscalers are valid"][..]),

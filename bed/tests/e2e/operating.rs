@@ -1,6 +1,6 @@
 //! What an operator does and sees: commands, metrics, alerts and the dashboard.
 
-use crate::{SOON, on_own_bed, on_shared_bed};
+use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
 use bed::plimsoll::binary;
 use bed::process::printed;
 use bed::workload::Namespace;
@@ -74,6 +74,9 @@ fn kubectl_plimsoll_shows_explains_pauses_and_freezes() {
 fn the_output_of_convert_is_accepted_by_the_api_server_and_scales() {
     on_shared_bed("operating-convert", async |bed, ns| {
         ns.deployment("old", 1, "").await;
+        ns.deployment("worker", 1, "").await;
+        ns.workload("StatefulSet", "source", 1, "queue_depth 35").await;
+        let prometheus = format!("http://127.0.0.1:{}", bed.cluster.prometheus_port);
         let hpa = format!(
             "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\n\
              metadata: {{name: old, namespace: {0}, labels: {{team: a}}}}\n\
@@ -83,13 +86,19 @@ fn the_output_of_convert_is_accepted_by_the_api_server_and_scales() {
              ---\napiVersion: keda.sh/v1alpha1\nkind: ScaledObject\n\
              metadata: {{name: keda, namespace: {0}}}\n\
              spec:\n  scaleTargetRef: {{name: missing}}\n  minReplicaCount: 1\n\
-             \x20 triggers: [{{type: prometheus, metadata: {{query: 'sum(queue)', threshold: '5'}}}}, {{type: kafka}}]\n",
+             \x20 triggers: [{{type: prometheus, metadata: {{query: 'sum(queue)', threshold: '5'}}}}, {{type: kafka}}]\n\
+             ---\napiVersion: keda.sh/v1alpha1\nkind: ScaledObject\n\
+             metadata: {{name: worker, namespace: {0}}}\n\
+             spec:\n  scaleTargetRef: {{name: worker}}\n  minReplicaCount: 1\n  maxReplicaCount: 9\n\
+             \x20 triggers:\n  - type: prometheus\n    metadata:\n      serverAddress: {prometheus}\n\
+             \x20     query: sum(queue_depth{{namespace=\"{0}\"}})\n      threshold: '10'\n",
             ns.name
         );
         let file = bed.cluster.folder.join("convert.yaml");
         std::fs::write(&file, hpa).unwrap();
-        let done =
-            Command::new(binary()).arg("convert").arg(&file).output().expect("it can be run");
+        let mut convert = Command::new(binary());
+        convert.arg("convert").arg(&file).args(["--prometheus-url", &prometheus]);
+        let done = convert.output().expect("it can be run");
         let notes = String::from_utf8_lossy(&done.stderr);
         assert!(done.status.success(), "{notes}");
         assert!(notes.contains("a trigger of type kafka can't be converted"), "{notes}");
@@ -98,6 +107,10 @@ fn the_output_of_convert_is_accepted_by_the_api_server_and_scales() {
         let spec = ns.get("autoscaler", "keda").await.expect("it was made")["spec"].clone();
         assert_eq!(spec["mode"], "Preview");
         assert_eq!(spec["customMetrics"][0]["per"], "Workload");
+        // A queue of 35, at 10 a replica.
+        ns.wait_replicas("Deployment", "worker", FOLLOWS, |replicas| replicas == 4).await;
+        let spec = ns.get("autoscaler", "worker").await.expect("it was made")["spec"].clone();
+        assert_eq!(spec["mode"].as_str().unwrap_or("Active"), "Active", "{notes}");
         // And so are those of KEDA's own tests, whatever is in them.
         let corpus = root().join("tests/data/keda-scaledobjects.yaml");
         let done =

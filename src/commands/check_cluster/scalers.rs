@@ -1,5 +1,6 @@
 //! Who else writes the replicas of a target, or the requests that its utilization is relative to.
 
+use super::super::check_targets::{another_autoscaler, another_scaler};
 use super::around::{Around, Utilization};
 use crate::crd::{Autoscaler, Mode};
 use crate::k8s::managed_fields::{ReplicasOwner, Way, replicas_owners};
@@ -84,10 +85,8 @@ pub async fn check_autoscalers(around: &mut Around<'_>) {
             }
             None => (String::new(), "delete it"),
         };
-        around.warn(&format!(
-            "spec.scaleTargetRef: HorizontalPodAutoscaler {}{of} scales {target}, too, and each overwrites the other: {instead}, or set mode: Preview here until it is gone",
-            hpa.name_any()
-        ));
+        let object = format!("HorizontalPodAutoscaler {}{of}", hpa.name_any());
+        around.warn(&another_scaler(&object, &target, instead));
     }
     let autoscalers = ApiResource::erase::<Autoscaler>(&());
     let what = "spec.scaleTargetRef: Autoscalers of the same target";
@@ -96,10 +95,7 @@ pub async fn check_autoscalers(around: &mut Around<'_>) {
         let scales = other.data["spec"]["mode"] != "Preview" && !preview;
         let is_same = other.name_any() == around.object.name;
         if scales && !is_same && around.is_target(&other.data["spec"]["scaleTargetRef"]) {
-            around.warn(&format!(
-                "spec.scaleTargetRef: Autoscaler {} scales {target}, too, so that neither decides (AmbiguousSelector): delete one of them",
-                other.name_any()
-            ));
+            around.warn(&another_autoscaler(&other.name_any(), &target));
         }
     }
 }

@@ -88,17 +88,22 @@ async fn the_status_of_an_invalid_spec_is_read_once_in_a_term() {
 
 /// Whoever has set the mode thinks that the scale is left alone.
 #[tokio::test]
-async fn a_pause_that_is_over_is_shown_with_either_executor() {
-    for executor in ["Embedded", "NativeHPA"] {
+async fn a_pause_that_is_none_is_shown_with_either_executor() {
+    for (executor, mode, reason) in [
+        ("Embedded", "Paused", "PauseIsOver"),
+        ("NativeHPA", "Paused", "PauseIsOver"),
+        ("Embedded", "Active", "ModeIsActive"),
+        ("NativeHPA", "Active", "ModeIsActive"),
+    ] {
         let (control, _) = World::new(3, Some(3), |_, _| None).run();
-        let spec = json!({"maxReplicas": 9, "executor": executor, "mode": "Paused",
+        let spec = json!({"maxReplicas": 9, "executor": executor, "mode": mode,
             "pause": {"until": "2020-01-01T00:00:00Z"}});
         let autoscaler = put(&control, "web", spec);
         show_replicas(&control, 3);
         let mut state = AutoscalerState::default();
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held, "{executor}");
         let paused = state.status.condition(ConditionKind::Paused).expect("it is set");
-        assert_eq!((paused.status, &*paused.reason), (false, "PauseIsOver"), "{executor}");
+        assert_eq!((paused.status, &*paused.reason), (false, reason), "{executor}");
     }
 }
 
