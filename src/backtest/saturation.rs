@@ -324,4 +324,81 @@ mod tests {
             }
         }
     }
+    /// The share of the rows above a limit that are marked where the load was cut off there, and the rows that are marked as a
+    /// multiple of them. `cut` is what is recorded of a row.
+    fn marked(
+        points: &[(UnixMillis, f64)],
+        limit: f64,
+        cut: impl Fn(usize, f64) -> f64,
+    ) -> [f64; 2] {
+        let rows = points.iter().enumerate();
+        let recorded = Load::of(rows.map(|(row, (time, value))| (*time, cut(row, *value), false)));
+        let parts = low_confidence(&recorded);
+        let is_marked = |time: UnixMillis| {
+            let time = time as f64 / 1000.0;
+            parts.iter().any(|part| (part.from..=part.to).contains(&time))
+        };
+        let [mut above, mut found, mut all] = [0.0; 3];
+        for (time, value) in points {
+            let is_marked = f64::from(u8::from(is_marked(*time)));
+            let is_above = f64::from(u8::from(*value > limit));
+            above += is_above;
+            found += is_above * is_marked;
+            all += is_marked;
+        }
+        [found / above, all / above]
+    }
+
+    fn trace(name: &str) -> Vec<(UnixMillis, f64)> {
+        let path = format!("{}/tests/data/traces/{name}.csv.gz", env!("CARGO_MANIFEST_DIR"));
+        let file = flate2::read::MultiGzDecoder::new(std::fs::File::open(path).unwrap());
+        let load = Load::read(std::io::BufReader::new(file)).unwrap();
+        load.points().collect()
+    }
+
+    /// Of load that is cut off for a twentieth of the time or less, which is no pile of all rows.
+    #[test]
+    fn the_top_of_a_peak_that_was_cut_off_is_marked() {
+        for (name, shares) in [
+            ("crane-00", &[0.96, 0.97, 0.98, 0.99, 0.995][..]),
+            ("crane-08", &[0.95, 0.96, 0.97, 0.98]),
+            ("crane-14", &[0.96, 0.97, 0.98, 0.99, 0.995]),
+            ("worldcup98-may-june", &[0.96, 0.98, 0.99, 0.995]),
+        ] {
+            let points = trace(name);
+            let mut sorted: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
+            sorted.sort_unstable_by(f64::total_cmp);
+            for share in shares {
+                let limit = sorted[(sorted.len() as f64 * share) as usize];
+                let [found, all] = marked(&points, limit, |_, value| value.min(limit));
+                assert!(found >= 0.9 && all < 2.0, "{name} {share}: {found} {all}");
+                // With a little noise of the measurement less is found of the rarest, and more than by chance.
+                let [found, _] = marked(&points, limit, |row, value| {
+                    value.min(limit * (1.0 - 0.002 * ((row * 6_007) % 97) as f64 / 97.0))
+                });
+                assert!(found >= 0.7, "{name} {share}: {found}");
+            }
+        }
+        let points = trace("crane-00");
+        let limit = 0.9 * points.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+        let [found, _] = marked(&points, limit, |_, value| value.min(limit));
+        assert!(found >= 0.9, "{found}");
+    }
+
+    #[test]
+    fn five_minutes_at_a_ceiling_are_marked_where_the_load_varies() {
+        let noise = |row: i64| (((row * 7_919) % 101) as f64 / 100.0 - 0.5) * 0.1;
+        for minutes in [6, 8, 40] {
+            let value = |row: i64| {
+                let wave = 50.0 + 10.0 * (row as f64 / 1_440.0 * std::f64::consts::TAU).sin();
+                let is_rush = (600..600 + minutes).contains(&(row % 1_440));
+                (wave + if is_rush { 100.0 } else { 0.0 }) * (1.0 + noise(row))
+            };
+            let week: Vec<_> = (0..7 * 1_440).map(|row| (row * 60_000, value(row))).collect();
+            let whole = Load::of(week.iter().map(|(time, value)| (*time, *value, false)));
+            assert_eq!(low_confidence(&whole), [], "{minutes}");
+            let [found, all] = marked(&week, 100.0, |_, value| value.min(100.0));
+            assert!(found >= 0.9 && all < 1.2, "{minutes}: {found} {all}");
+        }
+    }
 }
