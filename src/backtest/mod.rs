@@ -5,6 +5,7 @@
 
 mod candidate;
 mod ceiling;
+mod edges;
 mod feedback;
 mod figures;
 mod history;
