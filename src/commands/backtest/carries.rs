@@ -46,7 +46,7 @@ pub fn set_only(candidate: &mut Candidate, carries: f64) -> Result<(), String> {
 /// What the annotation of an object says of each metric of its candidate, in the order of these.
 ///
 /// # Errors
-/// If the annotation is invalid, or has a name that is none of its metrics.
+/// If the annotation is invalid, has a name that is none of its metrics, or says something of a metric twice.
 pub fn annotated(candidate: &Candidate, object: &Value) -> Result<Vec<Option<f64>>, String> {
     let annotations = object.pointer("/metadata/annotations");
     let known = match annotations.and_then(|all| all.get(ANNOTATION)) {
@@ -59,13 +59,13 @@ pub fn annotated(candidate: &Candidate, object: &Value) -> Result<Vec<Option<f64
     Ok(candidate.metrics.iter().map(|metric| known.get(&metric.key).copied()).collect())
 }
 
-fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
+fn read(text: &str) -> Result<Vec<(String, f64)>, String> {
     let one = |part: &str| {
         let (name, number) = part.split_once('=')?;
         let number: f64 = number.parse().ok()?;
         (number > 0.0 && number.is_finite()).then(|| (unescaped(name.trim()), number))
     };
-    let all: Option<BTreeMap<String, f64>> = text.split(',').map(one).collect();
+    let all: Option<Vec<(String, f64)>> = text.split(',').map(one).collect();
     all.ok_or_else(|| expected(&format!("{text:?}")))
 }
 
