@@ -12,6 +12,8 @@ mod history;
 mod load;
 mod measured;
 mod observer;
+#[cfg(test)]
+mod properties;
 mod queue;
 mod recorded;
 mod recording;
