@@ -6,6 +6,7 @@ use crate::hpa::{
     ScalarTarget, Spec,
 };
 use crate::k8s::Quantity;
+use crate::promql::name::metric_of;
 use crate::promql::query::PrometheusMetric;
 use crate::time::UnixMillis;
 use crate::watch::parse_spec;
@@ -47,7 +48,8 @@ pub struct Candidate {
 pub struct Measure {
     /// Its name in messages.
     pub name: String,
-    /// What tells it from others of its name: `cpu/app` of a container, or `requests#2` of the second one.
+    /// What tells it from the others, in whatever namespace: its `metricName`, `cpu/app` of a container, or `requests#2` of the
+    /// second one of a name.
     pub key: String,
     /// What it is a metric of.
     pub of: Of,
@@ -373,12 +375,16 @@ impl Measure {
     }
 }
 
-/// A container is part of the key, and a number where that leaves several with the same.
+/// A container is part of the key, and a number where that leaves several with the same. The labels, the namespace and the
+/// name of the autoscaler, which a generated name has, are not: an object may be copied.
 fn set_keys(metrics: &mut [Measure]) {
     for metric in &mut *metrics {
-        if let Of::Resource { container: Some(container), .. } = &metric.of {
-            metric.key = format!("{}/{container}", metric.name);
-        }
+        metric.key = match &metric.of {
+            Of::Resource { container: Some(container), .. } => {
+                format!("{}/{container}", metric.name)
+            }
+            _ => metric_of(metric.written()).to_owned(),
+        };
     }
     let keys: Vec<String> = metrics.iter().map(|metric| metric.key.clone()).collect();
     for (index, metric) in metrics.iter_mut().enumerate() {

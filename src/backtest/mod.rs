@@ -5,12 +5,15 @@
 
 mod candidate;
 mod ceiling;
+mod edges;
 mod feedback;
 mod figures;
 mod history;
 mod load;
 mod measured;
 mod observer;
+#[cfg(test)]
+mod properties;
 mod queue;
 mod recorded;
 mod recording;

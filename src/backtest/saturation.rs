@@ -1,6 +1,7 @@
 //! Where a recorded load can't be trusted: gaps, and load that was cut off because the pods could not carry more.
 
 use super::ceiling::at_ceiling;
+use super::edges::Rows;
 use super::load::Load;
 use crate::time::UnixMillis;
 use serde::Serialize;
@@ -11,19 +12,18 @@ const FLAT: f64 = 0.002;
 /// At most within this share, and this part of what it varies in as much time elsewhere.
 const MOST_FLAT: f64 = 0.01;
 const FLAT_PART: f64 = 0.2;
-/// The least time that it does so, in ms: twice as long where more than [`FLAT`] is flat.
+/// The least time that it does so, in ms; twice as long where it is within more than [`FLAT`].
 const LEAST_MS: i64 = 300_000;
 /// And the least rows.
 const LEAST_ROWS: usize = 5;
 /// Nothing is above a load that is cut off, for so long before and after, in ms.
 const CEILING_MS: i64 = 7_200_000;
-/// How much longer a load is within four times a distance of its top than within that distance, where its top is an edge. At
-/// a smooth peak it is twice as long, and about 1.4 times at one that is as flat as a fourth power.
-const EDGE: f64 = 1.4;
-/// The distances, in what is flat: the least that are wider than the noise tell.
-const DEPTHS: [f64; 3] = [1.0, 2.0, 4.0];
-/// So far around a part its edges are looked for, in ms.
-const REACH_MS: i64 = 43_200_000;
+/// Where the load bends by more than this share of its median from row to row, it is rough: an edge alone says little of it.
+const ROUGH: f64 = 0.005;
+/// A part of a rough load that bends by less than this share of what is usual is cut off,
+const STILL: f64 = 0.1;
+/// and one that bends by less than this share is so where it has an edge.
+const QUIET: f64 = 0.5;
 /// How many windows say how much a load varies.
 const WINDOWS: usize = 2_000;
 /// A distance of rows that is more than so many times as long as is usual is a hole, if it is not short, either.
@@ -140,9 +140,20 @@ fn cut_off(points: &[(UnixMillis, f64)]) -> Vec<Flat> {
     joined
 }
 
+/// The parts that are flat at the top: within [`FLAT`], and where the load varies a lot within more, too.
 fn flat_at_the_top(points: &[(UnixMillis, f64)]) -> Vec<Flat> {
-    let flat = (variation(points) * FLAT_PART).clamp(FLAT, MOST_FLAT);
-    let least = if flat > FLAT { 2 * LEAST_MS } else { LEAST_MS };
+    let (rows, usual) = (Rows::new(points), bend(points));
+    let mut parts = at_the_top(&rows, usual, FLAT, LEAST_MS);
+    let widest = (variation(points) * FLAT_PART).min(MOST_FLAT);
+    if widest > FLAT {
+        parts.extend(at_the_top(&rows, usual, widest, 2 * LEAST_MS));
+    }
+    parts
+}
+
+/// Those within a share of their level, for at least so many ms, and the rows around them at their level.
+fn at_the_top(rows: &Rows<'_>, usual: f64, flat: f64, least: i64) -> Vec<Flat> {
+    let points = rows.points;
     let parts = flat_parts(points, flat, least);
     // The levels at which it is not flat.
     let mut varying = Vec::new();
@@ -166,59 +177,52 @@ fn flat_at_the_top(points: &[(UnixMillis, f64)]) -> Vec<Flat> {
     if low.iter().map(Flat::rows).sum::<usize>() * 10 > points.len() {
         return Vec::new();
     }
+    let is_rough = usual > ROUGH * *median;
     high.retain(|part| {
-        let near = |time: UnixMillis| {
-            points[part.first].0 - time <= CEILING_MS && time - points[part.last].0 <= CEILING_MS
-        };
-        let is_below = |(_, value): &&(UnixMillis, f64)| *value <= part.level * (1.0 + flat);
-        let before = points[..part.first].iter().rev().take_while(|(time, _)| near(*time));
-        let after = points[part.last + 1..].iter().take_while(|(time, _)| near(*time));
-        before.chain(after).all(|point| is_below(&point)) && has_edges(points, part, flat)
+        let is_above = |value: f64| value > part.level * (1.0 + flat);
+        let has_edges = || rows.have_edges((part.first, part.last), part.level, flat);
+        rows.last(part.first, CEILING_MS, is_above).is_none()
+            && rows.next(part.last + 1, CEILING_MS, is_above).is_none()
+            && match bend(&points[part.first..=part.last]) {
+                _ if !is_rough => has_edges(),
+                own if own < usual * STILL => true,
+                own => own < usual * QUIET && has_edges(),
+            }
     });
+    let alike = alike(points, &high);
+    high.extend(alike);
     high
 }
 
-/// Whether the load falls from the level of a part as from a ceiling, and not as from the peak of a wave, however smooth it is.
-fn has_edges(points: &[(UnixMillis, f64)], part: &Flat, flat: f64) -> bool {
-    DEPTHS.iter().any(|depth| {
-        let [near, far] = [1.0, 4.0].map(|times| Around::of(points, part, flat * depth * times));
-        far.has_end && far.length < EDGE * near.length
-    })
+/// The rows between parts, as near as [`CEILING_MS`] to one of them, that are as high as it is: load that falls below its ceiling
+/// now and then is flat for a short time only.
+fn alike(points: &[(UnixMillis, f64)], parts: &[Flat]) -> Vec<Flat> {
+    let mut alike = Vec::new();
+    for (index, part) in parts.iter().enumerate() {
+        let values = points[part.first..=part.last].iter().map(|(_, value)| *value);
+        let lowest = values.fold(part.level, f64::min);
+        let from = index.checked_sub(1).map_or(0, |before| parts[before].last + 1);
+        let to = parts.get(index + 1).map_or(points.len(), |after| after.first);
+        let [begin, end] = [points[part.first].0 - CEILING_MS, points[part.last].0 + CEILING_MS];
+        let around = (from..part.first).chain(part.last + 1..to);
+        let is_alike = |row: &usize| {
+            let (time, value) = points[*row];
+            (begin..=end).contains(&time) && value >= lowest
+        };
+        let row = |row: usize| Flat { first: row, last: row, level: part.level };
+        alike.extend(around.filter(is_alike).map(row));
+    }
+    alike
 }
 
-/// How long a load is within a share of the level of a part, around it.
-struct Around {
-    length: f64,
-    /// It is seen to leave it, before or after.
-    has_end: bool,
-}
-
-impl Around {
-    fn of(points: &[(UnixMillis, f64)], part: &Flat, share: f64) -> Self {
-        let level = part.level * (1.0 - share);
-        // When the load is at the level between two rows, of which it is below in the second one.
-        let crossing = |inner: usize, outer: usize| {
-            let [(from, above), (to, below)] = [points[inner], points[outer]];
-            let share = ((above - level) / (above - below)).clamp(0.0, 1.0);
-            from as f64 + (to - from) as f64 * share
-        };
-        let is_near = |time: UnixMillis| {
-            points[part.first].0 - time <= REACH_MS && time - points[part.last].0 <= REACH_MS
-        };
-        let (mut first, mut last) = (part.first, part.last);
-        let is_in = |index: usize| points[index].1 >= level && is_near(points[index].0);
-        while first > 0 && is_in(first - 1) {
-            first -= 1;
-        }
-        while last + 1 < points.len() && is_in(last + 1) {
-            last += 1;
-        }
-        let is_left = |index: usize| points[index].1 < level;
-        let before = first.checked_sub(1).filter(|outer| is_left(*outer));
-        let after = Some(last + 1).filter(|outer| *outer < points.len() && is_left(*outer));
-        let from = before.map_or(points[first].0 as f64, |outer| crossing(first, outer));
-        let to = after.map_or(points[last].0 as f64, |outer| crossing(last, outer));
-        Self { length: to - from, has_end: before.is_some() || after.is_some() }
+/// How much a load differs from a line through the rows before and after, usually. A wave bends most at its peak.
+fn bend(points: &[(UnixMillis, f64)]) -> f64 {
+    let bend = |rows: &[(UnixMillis, f64)]| (rows[2].1 - 2.0 * rows[1].1 + rows[0].1).abs();
+    let mut bends: Vec<f64> = points.windows(3).map(bend).collect();
+    let middle = bends.len() / 2;
+    match bends.is_empty() {
+        true => 0.0,
+        false => *bends.select_nth_unstable_by(middle, f64::total_cmp).1,
     }
 }
 
@@ -322,6 +326,83 @@ mod tests {
                     "{parts:?}"
                 );
             }
+        }
+    }
+    /// The share of the rows above a limit that are marked where the load was cut off there, and the rows that are marked as a
+    /// multiple of them. `cut` is what is recorded of a row.
+    fn marked(
+        points: &[(UnixMillis, f64)],
+        limit: f64,
+        cut: impl Fn(usize, f64) -> f64,
+    ) -> [f64; 2] {
+        let rows = points.iter().enumerate();
+        let recorded = Load::of(rows.map(|(row, (time, value))| (*time, cut(row, *value), false)));
+        let parts = low_confidence(&recorded);
+        let is_marked = |time: UnixMillis| {
+            let time = time as f64 / 1000.0;
+            parts.iter().any(|part| (part.from..=part.to).contains(&time))
+        };
+        let [mut above, mut found, mut all] = [0.0; 3];
+        for (time, value) in points {
+            let is_marked = f64::from(u8::from(is_marked(*time)));
+            let is_above = f64::from(u8::from(*value > limit));
+            above += is_above;
+            found += is_above * is_marked;
+            all += is_marked;
+        }
+        [found / above, all / above]
+    }
+
+    fn trace(name: &str) -> Vec<(UnixMillis, f64)> {
+        let path = format!("{}/tests/data/traces/{name}.csv.gz", env!("CARGO_MANIFEST_DIR"));
+        let file = flate2::read::MultiGzDecoder::new(std::fs::File::open(path).unwrap());
+        let load = Load::read(std::io::BufReader::new(file)).unwrap();
+        load.points().collect()
+    }
+
+    /// Of load that is cut off for a twentieth of the time or less, which is no pile of all rows.
+    #[test]
+    fn the_top_of_a_peak_that_was_cut_off_is_marked() {
+        for (name, shares) in [
+            ("crane-00", &[0.96, 0.97, 0.98, 0.99, 0.995][..]),
+            ("crane-08", &[0.95, 0.96, 0.97, 0.98]),
+            ("crane-14", &[0.96, 0.97, 0.98, 0.99, 0.995]),
+            ("worldcup98-may-june", &[0.96, 0.98, 0.99, 0.995]),
+        ] {
+            let points = trace(name);
+            let mut sorted: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
+            sorted.sort_unstable_by(f64::total_cmp);
+            for share in shares {
+                let limit = sorted[(sorted.len() as f64 * share) as usize];
+                let [found, all] = marked(&points, limit, |_, value| value.min(limit));
+                assert!(found >= 0.9 && all < 2.0, "{name} {share}: {found} {all}");
+                // With a little noise of the measurement less is found of the rarest, and more than by chance.
+                let [found, _] = marked(&points, limit, |row, value| {
+                    value.min(limit * (1.0 - 0.002 * ((row * 6_007) % 97) as f64 / 97.0))
+                });
+                assert!(found >= 0.7, "{name} {share}: {found}");
+            }
+        }
+        let points = trace("crane-00");
+        let limit = 0.9 * points.iter().map(|(_, value)| *value).fold(0.0, f64::max);
+        let [found, _] = marked(&points, limit, |_, value| value.min(limit));
+        assert!(found >= 0.9, "{found}");
+    }
+
+    #[test]
+    fn five_minutes_at_a_ceiling_are_marked_where_the_load_varies() {
+        let noise = |row: i64| (((row * 7_919) % 101) as f64 / 100.0 - 0.5) * 0.1;
+        for minutes in [6, 8, 40] {
+            let value = |row: i64| {
+                let wave = 50.0 + 10.0 * (row as f64 / 1_440.0 * std::f64::consts::TAU).sin();
+                let is_rush = (600..600 + minutes).contains(&(row % 1_440));
+                (wave + if is_rush { 100.0 } else { 0.0 }) * (1.0 + noise(row))
+            };
+            let week: Vec<_> = (0..7 * 1_440).map(|row| (row * 60_000, value(row))).collect();
+            let whole = Load::of(week.iter().map(|(time, value)| (*time, *value, false)));
+            assert_eq!(low_confidence(&whole), [], "{minutes}");
+            let [found, all] = marked(&week, 100.0, |_, value| value.min(100.0));
+            assert!(found >= 0.9 && all < 1.2, "{minutes}: {found} {all}");
         }
     }
 }

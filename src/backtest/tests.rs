@@ -244,7 +244,7 @@ fn load_that_is_cut_off_most_of_the_time_or_with_noise_is_marked_and_crane_14_is
         let marked = cut.iter().filter(|n| is_marked(n)).count();
         assert!(marked * 10 >= cut.len() * 9, "{limit} {jitter}: {marked} of {}", cut.len());
     }
-    for trace in ["crane-00", "crane-08", "crane-14"] {
+    for trace in ["crane-00", "crane-02", "crane-08", "crane-14"] {
         let path = format!("{}/tests/data/traces/{trace}.csv.gz", env!("CARGO_MANIFEST_DIR"));
         let file = flate2::read::MultiGzDecoder::new(std::fs::File::open(path).unwrap());
         let load = Load::read(std::io::BufReader::new(file)).unwrap();

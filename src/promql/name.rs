@@ -67,6 +67,20 @@ pub fn generated_name(
     format!("{metric}_{}_{namespace}_{autoscaler}", labels_hash(labels))
 }
 
+/// The metric of a published name, of whatever namespace and autoscaler it is, known or not; any other name is its own.
+pub fn metric_of(name: &str) -> &str {
+    let mut parts = name.rsplitn(4, '_').skip(2);
+    match (parts.next().is_some_and(is_hash), parts.next()) {
+        (true, Some(metric)) if !metric.is_empty() => metric,
+        _ => name,
+    }
+}
+
+fn is_hash(text: &str) -> bool {
+    let is_hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+    text.len() == HASH_DIGITS && text.bytes().all(is_hex)
+}
+
 /// A parsed published name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GeneratedName<'a> {
@@ -89,14 +103,8 @@ impl<'a> GeneratedName<'a> {
         let namespace = parts.next()?;
         let hash = parts.next()?;
         let metric = parts.next()?;
-        let hex = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
         let whole = !metric.is_empty() && !namespace.is_empty() && !autoscaler.is_empty();
-        (whole && hash.len() == HASH_DIGITS && hash.bytes().all(hex)).then_some(Self {
-            metric,
-            hash,
-            namespace,
-            autoscaler,
-        })
+        (whole && is_hash(hash)).then_some(Self { metric, hash, namespace, autoscaler })
     }
 
     /// Whether the hash matches these labels. The API server drops empty

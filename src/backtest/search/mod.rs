@@ -18,7 +18,7 @@ pub use trial::{Keep, Limits, Recommendation, Trial};
 
 /// The part of the load that is tuned on.
 const TUNED_SHARE: f64 = 2.0 / 3.0;
-/// Where more than this share of the load can't be trusted, nothing becomes smaller by it.
+/// Where more than this share of the load, or of one of its parts, can't be trusted, nothing becomes smaller by it.
 const DOUBTFUL: f64 = 0.05;
 /// Nor where less than this is known, in ms: an hour of the night says nothing of the day.
 const LEAST_KNOWN_MS: i64 = 2 * 86_400_000;
@@ -91,7 +91,12 @@ pub fn search(
         trial.later = on(&later, &trial.spec).ok();
     }
     let mut choice = Choice::new(now.clone(), &trials, limits, weeks);
-    choice.is_doubtful = tuned.doubtful_share() > DOUBTFUL || trace.known_ms() < LEAST_KNOWN_MS;
+    choice.is_doubtful = trace.known_ms() < LEAST_KNOWN_MS;
+    // What is cut off in the rest would only seem to confirm what is cheaper.
+    for part in [&tuned, &later, trace] {
+        present.stop.check()?;
+        choice.is_doubtful |= part.doubtful_share() > DOUBTFUL;
+    }
     // Those that cost far too much by their target are not tried with more.
     let affordable = plain.into_iter().filter(|plain| {
         trials.iter().any(|trial| trial.label == plain.label && choice.is_nearly_affordable(trial))

@@ -120,6 +120,25 @@ fn minimums_by_the_time_of_day_are_within_the_bounds() {
 }
 
 #[test]
+fn scale_to_zero_is_not_taken_away() {
+    let mut total = spec();
+    total["minReplicas"] = json!(0);
+    total["customMetrics"][0]["per"] = json!("Workload");
+    total["customMetrics"][0]["query"] = json!("sum(rate(r_total{namespace=\"shop\"}[1m]))");
+    let days = Load::of((0..12 * 1_440).map(|minute: i64| {
+        let noise = 1.0 + (((minute * 7_919) % 101) as f64 / 100.0 - 0.5) * 0.04;
+        let is_day = (540..1_260).contains(&(minute % 1_440));
+        (minute * 60_000, if is_day { 300.0 * noise } else { 0.0 }, false)
+    }));
+    let found = searched_from(&total, Some(10.0), &days, LIMITS);
+    let chosen = found.recommended.as_ref().expect(&found.reason);
+    assert_eq!(chosen.spec["minReplicas"], 0);
+    for trial in found.others.iter().chain([chosen]) {
+        assert!(trial.spec.get("schedules").is_none(), "{}", trial.label);
+    }
+}
+
+#[test]
 fn nothing_of_the_part_that_is_shown_enters_the_choice() {
     let load = waves();
     let first = searched(&load, LIMITS).recommended.expect("one");
@@ -166,9 +185,8 @@ fn an_hour_of_the_night_makes_nothing_smaller() {
         let rows = i64::from(minutes) * 60_000 / step;
         let night = Load::of((0..rows).map(|row| (row * step, 30.0, false)));
         let found = searched_from(&high, None, &night, LIMITS);
-        if let Some(chosen) = found.recommended {
-            panic!("{} by {minutes} minutes", chosen.label);
-        }
+        let chosen = found.recommended.map(|chosen| chosen.label);
+        assert_eq!(chosen, None, "by {minutes} minutes");
     }
 }
 
@@ -250,17 +268,24 @@ fn office_hours(weekend: f64) -> Load {
 
 #[test]
 fn what_costs_too_much_on_the_rest_is_not_recommended() {
-    let load = office_hours(0.3).between(None, Some(7 * 86_400_000 - 60_000)).unwrap();
-    let found = searched(&load, Limits { budget: 40.0, ..LIMITS });
-    let (before, budget) = (found.present.shown().replica_hours, 1.5);
-    if let Some(chosen) = &found.recommended {
-        assert!(chosen.shown().replica_hours < before * budget, "{}", chosen.label);
-    }
+    let load = office_hours(1.0);
+    // A minimum by the time of day, where the rest needs a pod at all times.
+    let idle = load.points().map(|(time, value)| {
+        let is_later = time > load.last() * 2 / 3;
+        (time, if is_later { 5.0 } else { value }, false)
+    });
+    let found = searched(&Load::of(idle), LIMITS);
+    assert!(found.recommended.is_none(), "{:?}", found.recommended);
+    let best = &found.others[0];
+    assert!(best.label.contains("a minimum by the time of day"), "{}", best.label);
+    let why = best.ruled_out.as_deref().expect("a reason");
+    assert!(why.starts_with("worse on the rest: ") && why.contains("replica-hours"), "{why}");
+    assert!(best.shown().replica_hours > found.present.shown().replica_hours * 2.0);
+    // Where the rest is as the days before, what is recommended is within the budget there.
     let fortnight = searched(&office_hours(0.3), LIMITS);
-    if let Some(chosen) = &fortnight.recommended {
-        let cost = chosen.shown().replica_hours / fortnight.present.shown().replica_hours;
-        assert!(cost < 1.1, "{}: {cost}", chosen.label);
-    }
+    let chosen = fortnight.recommended.expect(&fortnight.reason);
+    let cost = chosen.shown().replica_hours / fortnight.present.shown().replica_hours;
+    assert!(cost < 1.1, "{}: {cost}", chosen.label);
 }
 
 #[test]
@@ -278,12 +303,23 @@ fn a_rest_in_which_nothing_happens_does_not_speak_against_a_better_spec() {
 fn nothing_becomes_smaller_by_a_load_that_can_t_be_trusted() {
     let mut high = spec();
     high["minReplicas"] = json!(30);
-    let cut =
-        waves().points().map(|(time, value)| (time, value.min(120.0), false)).collect::<Vec<_>>();
-    let found = searched_from(&high, None, &Load::of(cut), LIMITS);
-    if let Some(chosen) = found.recommended {
-        assert_eq!(chosen.spec["minReplicas"], 30, "{}", chosen.label);
-        assert!(chosen.tuned.replica_hours >= found.present.tuned.replica_hours);
+    let whole = searched_from(&high, None, &waves(), LIMITS).recommended.expect("a lower minimum");
+    assert!(whole.spec["minReplicas"].as_i64().unwrap() < 30, "{}", whole.label);
+    let two_thirds = waves().last() * 2 / 3;
+    // All of it, what is tuned on, or the rest, which would confirm what is cheaper.
+    let parts: [(&str, &dyn Fn(i64) -> bool); 3] = [
+        ("all", &|_| true),
+        ("tuned", &|time| time <= two_thirds),
+        ("rest", &|time| time > two_thirds),
+    ];
+    for (name, is_cut) in parts {
+        let cut = waves().points().map(|(time, value)| {
+            (time, if is_cut(time) { value.min(110.0) } else { value }, false)
+        });
+        let cut: Vec<_> = cut.collect();
+        let found = searched_from(&high, None, &Load::of(cut), LIMITS);
+        let chosen = found.recommended.map(|chosen| chosen.label);
+        assert_eq!(chosen, None, "{name}");
     }
 }
 
@@ -298,10 +334,16 @@ fn hours_of_load_make_nothing_cheaper() {
     for hours in [1, 2, 6] {
         let part = load.between(Some(load.last() - hours * 3_600_000), None).unwrap();
         let found = searched_from(&spec, None, &part, LIMITS);
-        if let Some(chosen) = found.recommended {
-            let [before, after] = [&found.present, &chosen];
-            assert!(after.tuned.replica_hours >= before.tuned.replica_hours, "{}", chosen.label);
-            assert!(after.shown().replica_hours >= before.shown().replica_hours, "{hours}");
+        let before = &found.present;
+        let after = found.recommended.expect(&found.reason);
+        assert!(after.tuned.replica_hours >= before.tuned.replica_hours, "{}", after.label);
+        assert!(after.shown().replica_hours >= before.shown().replica_hours, "{hours}");
+        // There is something cheaper, which is ruled out.
+        let is_cheaper = |trial: &&Trial| trial.tuned.replica_hours < before.tuned.replica_hours;
+        let cheaper: Vec<_> = found.others.iter().filter(is_cheaper).collect();
+        assert!(!cheaper.is_empty(), "{hours}");
+        for trial in cheaper {
+            assert!(trial.ruled_out.as_ref().is_some_and(|why| why.contains("so short a load")));
         }
     }
 }

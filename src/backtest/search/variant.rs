@@ -93,14 +93,16 @@ pub fn variants(plain: &Variant, schedules: &[Value], limits: &Limits) -> Vec<Va
     variants
 }
 
-/// Minimums by the time of day, where the load has seen each day of a week and the spec has no schedules of its own.
+/// Minimums by the time of day, where the load has seen each day of a week and the spec has no schedules of its own. A workload
+/// that may be at zero would never be there again.
 pub fn schedules(present: &Candidate, spec: &Value, load: &Trace, limits: &Limits) -> Vec<Value> {
     let has_some = spec["schedules"].as_array().is_some_and(|some| !some.is_empty());
     let [metric] = &*present.metrics else { return Vec::new() };
-    if has_some || limits.keep.schedules || load.last() - load.first() < WEEK_MS {
+    let is_week = load.last() - load.first() >= WEEK_MS;
+    if has_some || limits.keep.schedules || !is_week || present.min() == 0 {
         return Vec::new();
     }
-    let bounds = (present.min().max(1), present.spec.max_replicas);
+    let bounds = (present.min(), present.spec.max_replicas);
     minimums(&load.loads()[0], metric.carries(), bounds)
 }
 

@@ -46,7 +46,7 @@ pub fn set_only(candidate: &mut Candidate, carries: f64) -> Result<(), String> {
 /// What the annotation of an object says of each metric of its candidate, in the order of these.
 ///
 /// # Errors
-/// If the annotation is invalid, or has a name that is none of its metrics.
+/// If the annotation is invalid, has a name that is none of its metrics, or says something of a metric twice.
 pub fn annotated(candidate: &Candidate, object: &Value) -> Result<Vec<Option<f64>>, String> {
     let annotations = object.pointer("/metadata/annotations");
     let known = match annotations.and_then(|all| all.get(ANNOTATION)) {
@@ -59,13 +59,13 @@ pub fn annotated(candidate: &Candidate, object: &Value) -> Result<Vec<Option<f64
     Ok(candidate.metrics.iter().map(|metric| known.get(&metric.key).copied()).collect())
 }
 
-fn read(text: &str) -> Result<BTreeMap<String, f64>, String> {
+fn read(text: &str) -> Result<Vec<(String, f64)>, String> {
     let one = |part: &str| {
         let (name, number) = part.split_once('=')?;
         let number: f64 = number.parse().ok()?;
         (number > 0.0 && number.is_finite()).then(|| (unescaped(name.trim()), number))
     };
-    let all: Option<BTreeMap<String, f64>> = text.split(',').map(one).collect();
+    let all: Option<Vec<(String, f64)>> = text.split(',').map(one).collect();
     all.ok_or_else(|| expected(&format!("{text:?}")))
 }
 
@@ -119,7 +119,9 @@ mod tests {
         assert_eq!(set(&mut candidate.clone(), &object, None), Ok(false), "its metricName");
         for (text, expected) in [
             (json!("requestz=10"), "\"requestz\" is no metric of it: cpu or requests was expected"),
-            (json!("requests_74234e98afe7_prod_web=10"), "is no metric of it: cpu or requests"),
+            (json!("requestz_74234e98afe7_prod_web=10"), "is no metric of it: cpu or requests"),
+            (json!("requests=10,requests=20"), "\"requests\" is given twice"),
+            (json!("requests=10,requests_74234e98afe7_shop_web=20"), "\"requests\" is given twice"),
             (json!(10), "METRIC=NUMBER was expected, not 10"),
         ] {
             let error = set(&mut candidate.clone(), &annotated(text), None).unwrap_err();
@@ -133,10 +135,10 @@ mod tests {
         assert_eq!(set(&mut candidate, &object, None), Ok(false));
         assert!((candidate.metrics[0].carries() - 0.4).abs() < 1e-9);
         assert!((candidate.metrics[0].headroom() - 8.1).abs() < 0.1);
-        assert_eq!(text(&of(&candidate)), format!("cpu=80,{name}=10"));
-        let odd = read("a%2Cb%3Dc%25=2").unwrap();
-        assert_eq!(odd.keys().collect::<Vec<_>>(), ["a,b=c%"]);
-        assert_eq!(text(&odd), "a%2Cb%3Dc%25=2");
+        assert_eq!(text(&of(&candidate)), "cpu=80,requests=10");
+        let odd: Vec<_> = read("a%2Cb%3Dc%25=2").unwrap().into_iter().collect();
+        assert_eq!(odd, [("a,b=c%".to_owned(), 2.0)]);
+        assert_eq!(text(&odd.into_iter().collect()), "a%2Cb%3Dc%25=2");
         assert!(read("requests").unwrap_err().contains("METRIC=NUMBER"));
         assert!(read("requests=-1").is_err() && read("requests=inf").is_err());
     }
@@ -174,5 +176,50 @@ mod tests {
         assert!(error.contains("requests#1 or requests#2"), "{error}");
         assert_eq!(set(&mut requests, &annotated("requests#2=10,requests#1=9"), None), Ok(false));
         assert_eq!(text(&of(&requests)), "requests#1=9,requests#2=10");
+    }
+    #[test]
+    fn what_is_written_is_read_in_any_namespace_under_any_name_and_with_any_labels() {
+        let of_labels = |label: &str| json!({"metricName": "requests", "averageValue": "8", "labels": {"path": label}});
+        let candidate = |namespace: &str, name: &str, metrics: Value| {
+            let spec = json!({
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+                "maxReplicas": 10, "customMetrics": metrics,
+            });
+            Candidate::new(name, namespace, spec).unwrap()
+        };
+        let read = |candidate: &Candidate, text: &str| {
+            annotated(candidate, &json!({"metadata": {"annotations": {ANNOTATION: text}}}))
+        };
+        let [one, other] = ["/a", "/b"].map(|label| json!([of_labels(label)]));
+        let both = json!([of_labels("/a"), of_labels("/b")]);
+        let everywhere = [("", "web"), ("shop", "web"), ("prod", "api")];
+        for (namespace, name) in everywhere {
+            let written = candidate(namespace, name, one.clone());
+            assert_eq!(text(&of(&written)), "requests=8");
+            let generated = format!("{}=9", written.metrics[0].name);
+            let two = candidate(namespace, name, both.clone());
+            assert_eq!(text(&of(&two)), "requests#1=8,requests#2=8");
+            let names = [1, 0].map(|index| two.metrics[index].name.clone());
+            let of_two = format!("{}=9,{}=10", names[0], names[1]);
+            for (namespace, name) in everywhere {
+                for metrics in [&one, &other] {
+                    let copied = candidate(namespace, name, metrics.clone());
+                    assert_eq!(read(&copied, "requests=9"), Ok(vec![Some(9.0)]));
+                    assert_eq!(read(&copied, &generated), Ok(vec![Some(9.0)]), "{generated}");
+                }
+                let copied = candidate(namespace, name, both.clone());
+                let expected = Ok(vec![Some(10.0), Some(9.0)]);
+                assert_eq!(read(&copied, "requests#1=10,requests#2=9"), expected);
+                assert_eq!(read(&copied, &of_two), expected, "{of_two}");
+            }
+        }
+        // Two of one name and of the same labels had a number behind the generated name.
+        let twice = json!([of_labels("/a"), of_labels("/a")]);
+        let name = candidate("shop", "web", one).metrics[0].name.clone();
+        let twice = candidate("prod", "api", twice);
+        let expected = Ok(vec![None, Some(9.0)]);
+        assert_eq!(read(&twice, &format!("{name}#2=9")), expected);
+        let error = read(&twice, &format!("{name}=9")).unwrap_err();
+        assert!(error.contains("requests#1 or requests#2"), "{error}");
     }
 }

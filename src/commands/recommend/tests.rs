@@ -3,15 +3,8 @@ use crate::config::{Cli, Command};
 use clap::Parser;
 use std::fmt::Write as _;
 
-/// What is recommended for an HPA on two weeks of days and nights, with these flags.
+/// What is recommended for an HPA, with these flags.
 async fn recommended(flags: &[&str]) -> Value {
-    let folder = tempfile::tempdir().expect("a folder");
-    let load = (0..14 * 288).fold("time,value\n".to_owned(), |mut text, row: i64| {
-        let is_day = (96..240).contains(&(row % 288));
-        let noise = (row * 7_919 % 101) as f64 / 100.0;
-        let _ = writeln!(text, "{},{}", row * 300, noise * 4.0 + if is_day { 300.0 } else { 40.0 });
-        text
-    });
     let hpa = json!({
         "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
         "metadata": {"name": "web", "namespace": "shop"},
@@ -22,9 +15,21 @@ async fn recommended(flags: &[&str]) -> Value {
                 "target": {"type": "AverageValue", "averageValue": "10"}}}],
         },
     });
-    let paths = ["load.csv", "hpa.yaml"].map(|name| folder.path().join(name));
+    recommended_for(&hpa, flags).await
+}
+
+/// What is recommended for an object on two weeks of days and nights, with these flags.
+async fn recommended_for(object: &Value, flags: &[&str]) -> Value {
+    let folder = tempfile::tempdir().expect("a folder");
+    let load = (0..14 * 288).fold("time,value\n".to_owned(), |mut text, row: i64| {
+        let is_day = (96..240).contains(&(row % 288));
+        let noise = (row * 7_919 % 101) as f64 / 100.0;
+        let _ = writeln!(text, "{},{}", row * 300, noise * 4.0 + if is_day { 300.0 } else { 40.0 });
+        text
+    });
+    let paths = ["load.csv", "object.yaml"].map(|name| folder.path().join(name));
     std::fs::write(&paths[0], load).expect("a file");
-    std::fs::write(&paths[1], hpa.to_string()).expect("a file");
+    std::fs::write(&paths[1], object.to_string()).expect("a file");
     let paths = paths.map(|path| path.display().to_string());
     let mut line = vec!["plimsoll", "recommend", "-o", "json", "--period", "5m"];
     line.extend(["--load", &paths[0], "-f", &paths[1]].into_iter().chain(flags.iter().copied()));
@@ -41,5 +46,36 @@ async fn an_hpa_is_deleted_only_where_it_becomes_an_autoscaler() {
         let warnings = found["warnings"].to_string();
         let is_autoscaler = found["object"]["kind"] == "Autoscaler";
         assert_eq!(warnings.contains(convert::DELETE_HPA), is_autoscaler, "{found}");
+    }
+}
+
+#[tokio::test]
+async fn what_is_recommended_is_tried_in_any_namespace() {
+    let autoscaler = json!({
+        "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler", "metadata": {"name": "web"},
+        "spec": {
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "minReplicas": 1, "maxReplicas": 100,
+            "customMetrics": [{"metricName": "requests", "averageValue": "10"}],
+        },
+    });
+    let found = recommended_for(&autoscaler, &[]).await;
+    let object = &found["object"];
+    assert_eq!(object["metadata"]["annotations"][carries::ANNOTATION], "requests=10", "{found}");
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("web.yaml");
+    std::fs::write(&file, object.to_string()).expect("a file");
+    let file = file.display().to_string();
+    for namespace in ["shop", "staging"] {
+        let line = ["plimsoll", "backtest", "--prometheus-url", "http://127.0.0.1:1", "-n"];
+        let line = line.into_iter().chain([namespace, "-f", &*file]);
+        let Command::Backtest(flags) = Cli::try_parse_from(line).expect("flags").command else {
+            panic!("it is a backtest");
+        };
+        let mut read = Subjects::read(&flags.files, &flags.recorded).expect("autoscalers");
+        assert_eq!(read.failed, [""; 0], "{namespace}");
+        let Subject { candidate, written, .. } = &mut read.found[0];
+        assert_eq!(carries::set(candidate, written, None), Ok(false), "{namespace}");
+        assert_eq!(candidate.metrics[0].carries(), 10.0);
     }
 }
