@@ -425,4 +425,38 @@ mod tests {
             assert!(found.agreement.within_one > 0.99, "{scrapes}: {:?}", found.agreement);
         }
     }
+
+    #[test]
+    fn only_changes_between_compared_decisions_tell_a_spec_from_others() {
+        // A day of replicas with 24 changes, and an hour of load with one.
+        let (period, day, hour) = (15_000, 5_760, 240);
+        let mut load: Vec<i64> = (0..day).map(|tick| 3 + tick / hour % 2).collect();
+        for (tick, level) in load.iter_mut().enumerate().skip((day - hour) as usize) {
+            *level = if (tick as i64) < day - hour / 2 { 4 } else { 8 };
+        }
+        let (candidate, recorded) = in_force(&load, period);
+        let from = (day - hour) * period;
+        let recorded = recorded.between(Some(from), None).unwrap();
+        let was = (0..day).zip(&load).map(|(tick, was)| (tick * period + 1_000, *was));
+        let was = scraped(was, false);
+        let found = reproduce(&candidate, &recorded, &was, 0, &options()).unwrap().unwrap();
+        assert!(found.agreement.within_one > 0.95, "{:?}", found.agreement);
+        assert_eq!((found.changes, found.trust), (1, Trust::Medium), "{found:?}");
+        assert!(found.is_untested());
+    }
+
+    #[test]
+    fn what_is_outside_of_the_bounds_counts_while_it_is_compared() {
+        let (period, hour) = (15_000, 240);
+        let (candidate, recorded) = in_force(&vec![2; 2 * hour as usize], period);
+        let recorded = recorded.between(Some(hour * period), None).unwrap();
+        // The metric is known for an hour, and the replicas for two hours or for half an hour.
+        for (first, minutes) in [(0, "60.0 minutes"), (hour + hour / 2, "30.0 minutes")] {
+            let samples = (first..2 * hour).map(|tick| (tick * period + 1_000, 120));
+            let was = scraped(samples, false);
+            let found = reproduce(&candidate, &recorded, &was, 0, &options()).unwrap().unwrap();
+            let outside = format!("outside of the bounds for {minutes}");
+            assert!(found.unknown[0].contains(&outside), "{:?}", found.unknown);
+        }
+    }
 }

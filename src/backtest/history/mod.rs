@@ -2,6 +2,8 @@
 
 mod queries;
 mod range;
+#[cfg(test)]
+mod tests;
 
 pub use range::Grid;
 

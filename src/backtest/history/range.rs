@@ -169,6 +169,25 @@ mod tests {
     }
 
     #[test]
+    fn series_that_have_the_same_numbers_at_other_times_are_refused_and_late_copies_are_not() {
+        let series = |cluster: &str, value: &dyn Fn(i64) -> f64, phase: i64| RangeSeries {
+            labels: [("cluster".to_owned(), cluster.to_owned())].into(),
+            points: (0..240).map(|n| (n * 15_000 + phase, value(n * 15_000 + phase))).collect(),
+        };
+        // 2 to 10 in turn, each for a time, and always 3.
+        for each in [15_000, 60_000, 600_000] {
+            let turn = |time: i64| (2 + time / each % 9) as f64;
+            for (a, b) in [(0, 3_000), (3_000, 0)] {
+                let both = vec![series("a", &turn, a), series("b", &|_| 3.0, b)];
+                let error = one_thing(both).unwrap_err();
+                assert!(error.contains("one cluster"), "{each}: {error}");
+            }
+            let copies = vec![series("a", &turn, 0), series("b", &turn, 7_000)];
+            assert!(one_thing(copies).is_ok(), "{each}");
+        }
+    }
+
+    #[test]
     fn times_that_were_not_asked_for_are_left_out() {
         let series = |times: &[UnixMillis]| RangeSeries {
             points: times.iter().map(|time| (*time, 1.0)).collect(),

@@ -19,6 +19,8 @@ mod svg;
 mod tests;
 #[cfg(test)]
 mod tests_of_files;
+#[cfg(test)]
+mod tests_of_fleets;
 mod text;
 
 pub(super) use fleet::{Member, each, not_tried};

@@ -171,3 +171,19 @@ fn change(before: f64, after: f64, what: &str) -> String {
         false => format!("{after:.1} {what} instead of none"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_by_what_was() {
+        for (before, after, expected) in [
+            (10.0, 5.0, "-50.0 % pod-minutes"),
+            (0.0, 5.0, "5.0 pod-minutes instead of none"),
+            (0.0, 0.0, "as before, no pod-minutes"),
+        ] {
+            assert_eq!(change(before, after, "pod-minutes"), expected);
+        }
+    }
+}
