@@ -9,7 +9,8 @@ const MAX_POINTS: i64 = 10_000;
 const MIN_POINTS: i64 = 50;
 /// The length of a piece of raw samples, in ms.
 const RAW_PIECE: i64 = 24 * 3_600_000;
-/// How long two series may say different numbers of one thing, in ms, as where its exporter is replaced.
+/// How long two series may say different numbers of one thing, in ms, as where its exporter is replaced. A sample that is
+/// further away than this says nothing of a time.
 const BOTH: i64 = 300_000;
 
 /// The times of a range query: from the first to the last, both included.
@@ -75,15 +76,9 @@ fn one_thing(mut all: Vec<RangeSeries>) -> Result<Vec<(UnixMillis, f64)>, String
     let mut samples: Vec<(UnixMillis, f64)> = Vec::new();
     let mut before: Option<RangeSeries> = None;
     for series in all {
-        let since = series.points.first().map_or(UnixMillis::MAX, |(time, _)| *time);
         let until = samples.last().map_or(UnixMillis::MIN, |(time, _)| *time);
-        let both = |points: &[(UnixMillis, f64)]| -> Vec<f64> {
-            let both = points.iter().filter(|(time, _)| (since..=until).contains(time));
-            both.map(|(_, value)| *value).collect()
-        };
-        let (own, other) = (both(&series.points), both(&samples));
-        let differ = own.iter().any(|value| !other.contains(value));
-        if let Some(before) = before.filter(|_| until.saturating_sub(since) > BOTH && differ) {
+        let is_other = differ_ms(&series.points, &samples) > BOTH;
+        if let Some(before) = before.filter(|_| is_other) {
             return Err(format!(
                 "two series say different numbers at the same time, that with the labels {:?} and that with {:?}: a Prometheus, or a view of it, with one cluster was expected",
                 before.labels, series.labels
@@ -93,6 +88,23 @@ fn one_thing(mut all: Vec<RangeSeries>) -> Result<Vec<(UnixMillis, f64)>, String
         before = Some(series);
     }
     Ok(samples)
+}
+
+/// How long a series says other numbers than another one, in ms: none that is between the samples around each of its own.
+/// Copies of one thing are scraped at times of their own, so that a change is in one before it is in the other.
+fn differ_ms(own: &[(UnixMillis, f64)], other: &[(UnixMillis, f64)]) -> i64 {
+    let differs = |(time, value): (UnixMillis, f64)| {
+        let next = other.partition_point(|(at, _)| *at <= time);
+        let Some([(before, one), (after, two)]) =
+            next.checked_sub(1).and_then(|last| other.get(last..=next))
+        else {
+            return false;
+        };
+        let is_there = time - before <= BOTH && after - time <= BOTH;
+        is_there && (value < one.min(*two) || value > one.max(*two))
+    };
+    let pairs = own.windows(2).filter(|pair| differs(pair[1]));
+    pairs.map(|pair| (pair[1].0 - pair[0].0).min(BOTH)).sum()
 }
 
 /// Whether a query may succeed over less time.
