@@ -1,7 +1,7 @@
 //! The closed loop: decisions on recorded load, and the workload that follows them.
 
 use super::candidate::{Candidate, Measure, millis};
-use super::figures::{Figures, Tally};
+use super::figures::{Figures, Minutes, Tally};
 use super::load::Load;
 use super::measured::Measured;
 use super::observer::{Decided, Observer};
@@ -49,6 +49,8 @@ pub struct Run {
     pub last: UnixMillis,
     /// How many decisions were made.
     pub ticks: i64,
+    /// The minutes that are counted, and those of them in which the load is known.
+    pub minutes: Minutes,
 }
 
 /// The times of a run.
@@ -124,7 +126,7 @@ pub fn simulate(
     candidate.set_service_rate(rate)?;
     let mut arrivals = Vec::new();
     source.load(span.first, &mut arrivals);
-    let [least, _] = candidate.bounds_at(span.first);
+    let least = candidate.least_needed_at(span.first);
     let start = span.start.or_else(|| candidate.needed(&arrivals, least));
     let mut queue = Queue::new(source, rate);
     closed_loop(&candidate, &mut queue, Span { start, ..span }, options, observer)
@@ -147,7 +149,7 @@ fn closed_loop(
     let (spec, config) = (&candidate.spec, config(candidate));
     let (mut values, mut loads) = (Vec::new(), Vec::new());
     source.load(first, &mut loads);
-    let [least, _] = candidate.bounds_at(first);
+    let least = candidate.least_needed_at(first);
     let start = span.start.or_else(|| candidate.asked(&loads, least)).unwrap_or_default();
     // A workload that was at zero by other hands stays there, and says nothing of the autoscaler.
     let start = if start == 0 && !spec.may_be_zero() { 1 } else { start };
@@ -228,8 +230,8 @@ fn closed_loop(
             wanted,
         });
     }
-    let figures = tally.figures(&candidate.name);
-    Ok(Run { figures, replicas, last, ticks })
+    let (figures, minutes) = (tally.figures(&candidate.name), tally.minutes());
+    Ok(Run { figures, replicas, last, ticks, minutes })
 }
 
 /// The flags by default. An autoscaler that allows zero at any time is decided as where `--scale-to-zero` is on.
