@@ -168,7 +168,8 @@ pub fn of_many(mut found: Vec<(Subject, Found)>, failed: &[String]) -> String {
 fn change(before: f64, after: f64, what: &str) -> String {
     match before > 0.0 {
         true => format!("{:+.1} % {what}", tidy((after / before - 1.0) * 100.0, 1)),
-        false => format!("{after:.1} {what} instead of none"),
+        false if after > 0.0 => format!("{after:.1} {what} instead of none"),
+        false => format!("as before, no {what}"),
     }
 }
 
