@@ -117,6 +117,14 @@ pub type Received = Arc<Mutex<Vec<String>>>;
 pub async fn prometheus(
     respond: impl Fn(&str) -> String + Send + Sync + 'static,
 ) -> (prometheus::Client, Received) {
+    let (url, received) = prometheus_at(respond).await;
+    (prometheus::Client::new(prometheus::Options::new(&url)).unwrap(), received)
+}
+
+/// The same, with its address.
+pub async fn prometheus_at(
+    respond: impl Fn(&str) -> String + Send + Sync + 'static,
+) -> (String, Received) {
     // Others may have installed it before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let received = Received::default();
@@ -135,7 +143,40 @@ pub async fn prometheus(
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     tokio::spawn(async move { axum::serve(listener, router).await });
-    (prometheus::Client::new(prometheus::Options::new(&url)).unwrap(), received)
+    (url, received)
+}
+
+/// A response to a request for the past: one series, whose value at each time, in Unix seconds, a function says for the
+/// query. Raw samples are 15 s apart. It has no metadata.
+pub fn past(request: &str, value: impl Fn(&str, f64) -> Option<f64>) -> String {
+    let Some((_, form)) = request.split_once("query=") else {
+        return json!({"status": "success", "data": {}}).to_string();
+    };
+    let query = form.split(" timeout=").next().unwrap_or_default();
+    let field = |name: &str| -> Option<f64> {
+        let (_, rest) = form.split_once(&format!(" {name}="))?;
+        rest.split(' ').next()?.parse().ok()
+    };
+    let times: Vec<f64> = match (field("start"), field("end"), field("step")) {
+        (Some(start), Some(end), Some(step)) => {
+            let steps = ((end - start) / step + 1e-9) as u32;
+            (0..=steps).map(|index| start + f64::from(index) * step).collect()
+        }
+        _ => {
+            let end = field("time").unwrap_or_default();
+            let range = query.rsplit_once('[').map_or("", |(_, range)| range);
+            let range: f64 = range.trim_end_matches("ms]").parse().unwrap_or_default();
+            let first = ((end - range / 1000.0) / 15.0).floor() as u32 + 1;
+            (first..=(end / 15.0) as u32).map(|index| f64::from(index) * 15.0).collect()
+        }
+    };
+    let values = times.into_iter().filter_map(|time| Some((time, value(query, time)?.to_string())));
+    let values: Vec<(f64, String)> = values.collect();
+    let series = match values.is_empty() {
+        true => json!([]),
+        false => json!([{"metric": {}, "values": values}]),
+    };
+    json!({"status": "success", "data": {"resultType": "matrix", "result": series}}).to_string()
 }
 
 /// A client of a Prometheus that refuses every connection.

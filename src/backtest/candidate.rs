@@ -170,7 +170,7 @@ impl Candidate {
     ///
     /// # Errors
     /// If it has not one metric whose load can be that.
-    pub fn set_service_rate(&mut self, rate: f64) -> Result<(), String> {
+    pub(super) fn set_service_rate(&mut self, rate: f64) -> Result<(), String> {
         self.only_metric()?;
         self.metrics[0].pod_carries = Some(rate);
         Ok(())
@@ -242,25 +242,26 @@ impl Candidate {
         self.spec.min_replicas
     }
 
-    /// The bounds at a time: those of the spec, which schedules move.
-    pub fn bounds_at(&self, now: UnixMillis) -> [i32; 2] {
-        bounds(Context::new(&self.spec, &ControllerConfig::default(), now))
-    }
-
     /// The least pods that are needed at a time: `minReplicas`, or fewer where a schedule allows fewer. One that asks for more
     /// says nothing of the load.
     pub(super) fn least_needed(&self, context: Context<'_>) -> i32 {
         bounds(context)[0].min(self.spec.min_replicas)
     }
 
-    /// The pods that a load of each metric needs where so many are the least; none if all are unknown.
+    /// The same at a time.
+    pub(super) fn least_needed_at(&self, now: UnixMillis) -> i32 {
+        self.least_needed(Context::new(&self.spec, &ControllerConfig::default(), now))
+    }
+
+    /// The pods that a load of each metric needs where so many are the least; none if one is unknown.
     pub fn needed(&self, loads: &[Option<f64>], least: i32) -> Option<i64> {
         self.carried_by(loads).map(|pods| pods.max(least.into()))
     }
 
-    /// The same without a least number.
+    /// The same without a least number. Without one of several metrics, fewer pods would be needed than in truth.
     pub fn carried_by(&self, loads: &[Option<f64>]) -> Option<i64> {
-        self.pods(loads, Measure::carries)
+        let is_known = loads.iter().all(Option::is_some);
+        is_known.then(|| self.pods(loads, Measure::carries)).flatten()
     }
 
     /// The pods that the targets ask for with a load of each metric where so many are the least; none if all are unknown.

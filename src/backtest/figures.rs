@@ -44,11 +44,22 @@ pub struct WorstUnder {
     pub ready: usize,
 }
 
+/// How long a run is counted, in minutes: its decisions times the period.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Minutes {
+    /// All of it.
+    pub counted: f64,
+    /// While the load is known. Else nothing is needed, short or too much.
+    pub known: f64,
+}
+
 /// Sums up a run. All sums are whole numbers, so that their order does not matter.
 pub(super) struct Tally {
     period: i64,
     wanted: i32,
     turns: Reversals,
+    ticks: i64,
+    known_ticks: i64,
     replicas: i64,
     needed: i64,
     under_ticks: i64,
@@ -68,6 +79,8 @@ impl Tally {
             period,
             wanted,
             turns: Reversals::default(),
+            ticks: 0,
+            known_ticks: 0,
             replicas: 0,
             needed: 0,
             under_ticks: 0,
@@ -98,6 +111,7 @@ impl Tally {
         if !is_counted {
             return;
         }
+        self.ticks += 1;
         self.events += u64::from(change.is_some());
         self.reversals += u64::from(is_reversal);
         self.replicas += i64::from(wanted);
@@ -105,6 +119,7 @@ impl Tally {
         self.at_min += i64::from(wanted == bounds[0]);
         self.at_max += i64::from(wanted == bounds[1]);
         let Some(needed) = needed else { return };
+        self.known_ticks += 1;
         self.needed += needed;
         let short = needed - ready as i64;
         self.over += (-short).max(0);
@@ -118,9 +133,19 @@ impl Tally {
         }
     }
 
+    fn minutes_of(&self, ticks: i64) -> f64 {
+        ticks as f64 * self.period as f64 / 60_000.0
+    }
+
+    /// How long is counted.
+    pub(super) fn minutes(&self) -> Minutes {
+        let [counted, known] = [self.ticks, self.known_ticks].map(|ticks| self.minutes_of(ticks));
+        Minutes { counted, known }
+    }
+
     /// The figures of a candidate of this name.
     pub(super) fn figures(&self, name: &str) -> Figures {
-        let minutes = |ticks: i64| ticks as f64 * self.period as f64 / 60_000.0;
+        let minutes = |ticks: i64| self.minutes_of(ticks);
         Figures {
             name: name.to_owned(),
             replica_hours: minutes(self.replicas) / 60.0,

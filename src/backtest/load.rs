@@ -13,9 +13,11 @@ const MAX_VALUE: f64 = 1e18;
 const MAX_TIME: f64 = 253_402_300_799_000.0;
 
 /// The total load of a workload, in the unit of its metric: linear between rows, and unknown in gaps.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Load {
     rows: Vec<Row>,
+    /// When a gap before the first row begins, and when one after the last row ends, where there is one.
+    ends: [Option<UnixMillis>; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -69,7 +71,7 @@ impl Load {
     /// # Errors
     /// If a row is no such row, times do not increase, or there are fewer than two rows with a value.
     pub fn read(mut text: impl BufRead) -> Result<Self, LoadError> {
-        let (mut load, mut line_number, mut is_gap) = (Self { rows: Vec::new() }, 0, false);
+        let (mut load, mut line_number, mut last) = (Self::default(), 0, None);
         loop {
             line_number += 1;
             let fail = |what: String| Err(LoadError { line: line_number, what });
@@ -102,7 +104,7 @@ impl Load {
                 }
                 _ => return fail(format!("{time:?}: a time in Unix seconds was expected")),
             };
-            if load.rows.last().is_some_and(|last| last.time >= time) {
+            if last.replace(time).is_some_and(|last| last >= time) {
                 return fail("its time is not later than that of the row before".to_owned());
             }
             let value = match value.trim() {
@@ -117,13 +119,13 @@ impl Load {
                 },
             };
             if value.is_nan() {
-                is_gap = true;
+                load.push_unknown(time);
                 continue;
             }
             if load.rows.len() == MAX_ROWS {
                 return fail(format!("at most {MAX_ROWS} rows were expected"));
             }
-            load.push(time, value, std::mem::take(&mut is_gap));
+            load.push(time, value, false);
         }
         match load.rows.len() {
             0 | 1 => Err(LoadError {
@@ -137,17 +139,27 @@ impl Load {
     /// A load through these points, whose times increase. `after_gap` says that it is unknown since the point before.
     /// A value that is no load, or above 1e18, is unknown.
     pub fn of(points: impl IntoIterator<Item = (UnixMillis, f64, bool)>) -> Self {
-        let (mut load, mut is_gap) = (Self { rows: Vec::new() }, false);
+        let mut load = Self::default();
         for (time, value, after_gap) in points {
             match (0.0..=MAX_VALUE).contains(&value) {
-                true => load.push(time, value, std::mem::take(&mut is_gap) || after_gap),
-                false => is_gap = true,
+                true => load.push(time, value, after_gap),
+                false => load.push_unknown(time),
             }
         }
         load
     }
 
+    /// A time at which the load is unknown: so it is from the row before to the next one.
+    fn push_unknown(&mut self, time: UnixMillis) {
+        let [before, after] = &mut self.ends;
+        match self.rows.is_empty() {
+            true => *before = before.or(Some(time)),
+            false => *after = Some(time),
+        }
+    }
+
     fn push(&mut self, time: UnixMillis, value: f64, after_gap: bool) {
+        let after_gap = self.ends[1].take().is_some() || after_gap;
         let (mut integral, mut gaps, mut is_gap) = (Sum::default(), 0, false);
         if let Some(last) = self.rows.last() {
             let length = time - last.time;
@@ -160,7 +172,8 @@ impl Load {
         self.rows.push(Row { time, value, integral, gaps, after_gap: is_gap });
     }
 
-    /// The part from a time to another one, both included: of rows in it.
+    /// The part from a time to another one, both included: of rows in it. Where it begins or ends in a gap, that is kept as
+    /// one of its [ends](Self::unknown_ends).
     ///
     /// # Errors
     /// If fewer than two rows are in it.
@@ -170,7 +183,8 @@ impl Load {
         to: Option<UnixMillis>,
     ) -> Result<Self, String> {
         let [from, to] = [from.unwrap_or(UnixMillis::MIN), to.unwrap_or(UnixMillis::MAX)];
-        let part = self.within(from, to);
+        let mut part = self.within(from, to);
+        part.ends = self.ends_within(from, to);
         if part.rows.len() < 2 {
             let (first, last) = (self.first() / 1000, self.last() / 1000);
             return Err(format!(
@@ -184,6 +198,20 @@ impl Load {
     pub(super) fn within(&self, from: UnixMillis, to: UnixMillis) -> Self {
         let rows = self.rows.iter().filter(|row| (from..=to).contains(&row.time));
         Self::of(rows.map(|row| (row.time, row.value, row.after_gap)))
+    }
+
+    fn ends_within(&self, from: UnixMillis, to: UnixMillis) -> [Option<UnixMillis>; 2] {
+        let first = self.rows.partition_point(|row| row.time < from);
+        let next = self.rows.partition_point(|row| row.time <= to);
+        let before = match first.checked_sub(1).and_then(|index| self.rows.get(index)) {
+            Some(row) => self.rows.get(first).filter(|next| next.after_gap).map(|_| row.time),
+            None => self.ends[0],
+        };
+        let after = match self.rows.get(next) {
+            Some(row) => Some(row.time).filter(|_| row.after_gap),
+            None => self.ends[1],
+        };
+        [before.map(|time| time.max(from)), after.map(|time| time.min(to))]
     }
 
     /// The time of the first row.
@@ -205,6 +233,14 @@ impl Load {
     pub fn gaps(&self) -> impl Iterator<Item = (UnixMillis, UnixMillis)> + '_ {
         let gaps = self.rows.windows(2).filter(|rows| rows[1].after_gap);
         gaps.map(|rows| (rows[0].time, rows[1].time))
+    }
+
+    /// The gaps before the first row and after the last one: each from a time to another one. They are of no run.
+    pub fn unknown_ends(&self) -> impl Iterator<Item = (UnixMillis, UnixMillis)> {
+        let [before, after] = self.ends;
+        let before = before.map(|time| (time, self.first()));
+        let after = after.map(|time| (self.last(), time));
+        before.into_iter().chain(after).filter(|(from, to)| from < to)
     }
 
     /// What it adds up to between times that increase.

@@ -3,6 +3,7 @@
 //! Only the workload is simulated: its pods take time to become ready, and share the load evenly. Nothing that is
 //! decided at a time depends on later load.
 
+mod agreement;
 mod candidate;
 mod ceiling;
 mod edges;
@@ -29,14 +30,15 @@ mod tests;
 mod trace;
 mod workload;
 
+pub use agreement::{Agreement, Comparison, Trust};
 pub use candidate::{Candidate, Measure, Of};
-pub use figures::{Figures, WorstUnder};
-pub use history::{Grid, History, PodStart, WasThere};
+pub use figures::{Figures, Minutes, WorstUnder};
+pub use history::{Grid, History, HistoryError, PodStart, WasThere};
 pub use load::{Cursor, Load, LoadError};
 pub use observer::{Decided, Observer};
 pub use recorded::{Change, Recorded, Replayed, Replicas};
 pub use recording::{Recording, Slot, TimeAxis};
-pub use reproduce::{Agreement, Comparison, Reproduction, Trust, reproduce};
+pub use reproduce::{Reproduction, reproduce};
 pub use reversal::Reversals;
 pub use run::{MAX_TICKS, Options, Run, Span, check_ticks, run, run_observed, simulate};
 pub use saturation::{LowConfidence, low_confidence, minutes};

@@ -39,7 +39,7 @@ pub struct Decided<'a> {
     pub period: i64,
     /// The load of each metric, where it is known.
     pub loads: &'a [Option<f64>],
-    /// The pods that it needs, if any is known.
+    /// The pods that it needs, if that of each is known.
     pub needed: Option<i64>,
     /// The pods that are ready.
     pub ready: usize,

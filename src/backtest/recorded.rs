@@ -113,9 +113,9 @@ impl Replicas {
     }
 
     /// The first sample at or after a time and before another one.
-    pub fn within(&self, from: UnixMillis, to: UnixMillis) -> Option<i64> {
+    pub fn within(&self, from: UnixMillis, to: UnixMillis) -> Option<(UnixMillis, i64)> {
         let index = self.samples.partition_point(|(time, _)| *time < from);
-        self.samples.get(index).filter(|(time, _)| *time < to).map(|(_, replicas)| *replicas)
+        self.samples.get(index).filter(|(time, _)| *time < to).copied()
     }
 
     /// How long it took after each rise until as many were ready, in ms; those that never were, because the number

@@ -1,65 +1,18 @@
 //! Reproduces what was: the spec that was in force decides on the recorded load, beside the replicas that there were.
 
-use super::candidate::Candidate;
+use super::agreement::{Agreement, Comparison, Trust, is_short};
+use super::candidate::{Candidate, bounds};
 use super::history::WasThere;
+use super::observer::{Decided, Observer};
 use super::recorded::{Change, Recorded, Replicas};
 use super::run::{Options, Span, check_ticks, simulate};
-use super::source::Source;
+use crate::hpa::{MetricTrace, Step, Trace};
 use crate::time::UnixMillis;
 use serde::Serialize;
 use std::time::Duration;
 
 /// How long after a decision its replicas may be seen at the earliest, in ms.
 const WRITE_MS: i64 = 250;
-
-/// Fewer compared decisions, and fewer changes among them, may be met by luck.
-const LEAST_DECISIONS: i64 = 30;
-const LEAST_CHANGES: usize = 3;
-
-/// How far simulated replicas are those that there were.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct Agreement {
-    /// The decisions after which the replicas are known.
-    pub ticks: i64,
-    /// The share of those with the same number.
-    pub equal: f64,
-    /// The share of those with a number that differs by 1 at most.
-    pub within_one: f64,
-    /// The mean of the absolute differences.
-    pub mean_difference: f64,
-}
-
-/// Compares numbers over time with those that there were.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Comparison {
-    ticks: i64,
-    equal: i64,
-    within_one: i64,
-    difference: i64,
-}
-
-impl Comparison {
-    /// A decision: the number after it, and the one that there was.
-    pub fn count(&mut self, number: i64, recorded: i64) {
-        let difference = (number - recorded).abs();
-        self.ticks += 1;
-        self.equal += i64::from(difference == 0);
-        self.within_one += i64::from(difference <= 1);
-        self.difference += difference;
-    }
-
-    /// The result; none of no decision.
-    pub fn agreement(&self) -> Option<Agreement> {
-        let share = |count: i64| count as f64 / self.ticks as f64;
-        (self.ticks > 0).then(|| Agreement {
-            ticks: self.ticks,
-            equal: share(self.equal),
-            within_one: share(self.within_one),
-            mean_difference: share(self.difference),
-        })
-    }
-}
 
 /// How far a simulated run is what was, and how far the two simplest guesses are.
 #[derive(Clone, Debug, Serialize)]
@@ -72,7 +25,7 @@ pub struct Reproduction {
     /// Of the backtest.
     #[serde(flatten)]
     pub agreement: Agreement,
-    /// How often the recorded replicas changed.
+    /// How often the recorded replicas changed between the compared decisions.
     pub changes: usize,
     /// Of replicas that stay as they were at the beginning of the time.
     pub stay: Agreement,
@@ -86,13 +39,6 @@ pub struct Reproduction {
     pub replicas: Vec<(f64, i64, i64)>,
 }
 
-impl Agreement {
-    /// Whether it is nearer to what was than another one.
-    fn is_nearer_than(&self, other: &Self) -> bool {
-        self.mean_difference < other.mean_difference
-    }
-}
-
 impl Reproduction {
     /// Whether too little happened that tells a spec from others: replicas that stay as they were are as near, or few
     /// decisions or changes were compared.
@@ -101,43 +47,15 @@ impl Reproduction {
     }
 }
 
-/// How far a backtest can be trusted, by what it reproduced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Trust {
-    /// It is not what was.
-    Low,
-    /// It is near, or nothing changed.
-    Medium,
-    /// It is what was, in nearly all decisions, and the replicas changed.
-    High,
-}
-
-impl Trust {
-    /// By an agreement, how often the replicas changed, and what replicas that stay and those that the load needs agree
-    /// in. Where replicas that stay are as near, nothing happened that tells a spec from others.
-    fn of(agreement: &Agreement, changes: usize, stay: &Agreement, needed: &Agreement) -> Self {
-        if agreement.within_one >= 0.95 && agreement.equal >= 0.8 {
-            return match agreement.is_nearer_than(stay) && !is_short(agreement, changes) {
-                true => Self::High,
-                false => Self::Medium,
-            };
-        }
-        let guess = stay.mean_difference.min(needed.mean_difference);
-        match agreement.within_one >= 0.8 && agreement.mean_difference <= guess {
-            true => Self::Medium,
-            false => Self::Low,
-        }
-    }
-}
-
-fn is_short(agreement: &Agreement, changes: usize) -> bool {
-    agreement.ticks < LEAST_DECISIONS || changes < LEAST_CHANGES
-}
-
-/// The number that was recorded after a decision: of the first sample that can have it, before the number after the next
-/// decision can be seen. Between the times of one decision and of the next there is no hole: samples at any phase are seen.
-fn after(replicas: &Replicas, decision: UnixMillis, next: UnixMillis, period: i64) -> Option<i64> {
+/// The time and the number that was recorded after a decision: of the first sample that can have it, before the number
+/// after the next decision can be seen. Between the times of one decision and of the next there is no hole: samples at any
+/// phase are seen.
+fn after(
+    replicas: &Replicas,
+    decision: UnixMillis,
+    next: UnixMillis,
+    period: i64,
+) -> Option<(UnixMillis, i64)> {
     let write = WRITE_MS.min(period / 2);
     replicas.within(decision + write, next + write)
 }
@@ -175,6 +93,147 @@ fn decision_times(
     times
 }
 
+/// Compares each decision of a run with what was.
+struct Beside<'a> {
+    was_there: &'a WasThere,
+    /// The times of the decisions. Those before a time are seen, and not compared.
+    times: &'a [UnixMillis],
+    from: UnixMillis,
+    seen: usize,
+    /// How many there are from that time on.
+    decisions: i64,
+    /// The replicas that there were at the first of these.
+    at_start: Option<i64>,
+    simulated: Comparison,
+    stay: Comparison,
+    needed: Comparison,
+    /// In how many the replicas were outside of the bounds, and fewer ready than are simulated.
+    outside: i64,
+    not_ready: i64,
+    compared: Option<Compared>,
+    replicas: Vec<(f64, i64, i64)>,
+}
+
+/// The time of the decisions that were compared.
+#[derive(Clone, Copy, Debug)]
+struct Compared {
+    /// The first of them.
+    first: UnixMillis,
+    /// The sample that was found for the last of them, and the decision after it.
+    last_sample: UnixMillis,
+    end: UnixMillis,
+}
+
+impl Compared {
+    /// Whether a change is one between them.
+    fn has(&self, change: &Change) -> bool {
+        change.seen > self.first && change.seen <= self.last_sample
+    }
+}
+
+impl<'a> Beside<'a> {
+    fn new(was_there: &'a WasThere, times: &'a [UnixMillis], from: UnixMillis) -> Self {
+        Self {
+            was_there,
+            times,
+            from,
+            seen: 0,
+            decisions: 0,
+            at_start: None,
+            simulated: Comparison::default(),
+            stay: Comparison::default(),
+            needed: Comparison::default(),
+            outside: 0,
+            not_ready: 0,
+            compared: None,
+            replicas: Vec::new(),
+        }
+    }
+
+    /// So many of the compared decisions in words, as minutes. Those after which nothing was scraped are like the others.
+    fn minutes(&self, decisions: i64, of: &Agreement) -> String {
+        let length = self.compared.map_or(0, |compared| compared.end - compared.first);
+        let share = decisions as f64 / of.ticks as f64;
+        format!("{:.1} minutes", share * length as f64 / 60_000.0)
+    }
+
+    /// What differs, and can't be known from the recorded load.
+    fn unknown(
+        &self,
+        of: &Agreement,
+        stay: &Agreement,
+        changes: usize,
+        trust: Trust,
+    ) -> Vec<String> {
+        let mut unknown = Vec::new();
+        if self.outside > 0 {
+            unknown.push(format!(
+                "who set the replicas outside of the bounds for {}: a hand, another autoscaler, or a spec with other bounds",
+                self.minutes(self.outside, of)
+            ));
+        }
+        if trust == Trust::High {
+            return unknown;
+        }
+        if self.not_ready > 0 {
+            unknown.push(format!(
+                "why fewer pods were ready for {} than are simulated: a rollout, pods that failed, or a slower start",
+                self.minutes(self.not_ready, of)
+            ));
+        }
+        unknown.push(if !of.is_nearer_than(stay) {
+            "what it does when the load changes: replicas that stay as they were are as near or nearer, so that this day proves little".to_owned()
+        } else if is_short(of, changes) {
+            format!(
+                "what it does over a longer time: {} decisions of {} could be compared, and {changes} changes of the replicas",
+                of.ticks, self.decisions
+            )
+        } else {
+            "whether the spec, the query or the replicas were changed by hand".to_owned()
+        });
+        unknown
+    }
+}
+
+impl Trace for Beside<'_> {
+    fn metric(&mut self, _: usize, _: MetricTrace) {}
+    fn step(&mut self, _: Step) {}
+}
+
+impl Observer for Beside<'_> {
+    fn decided(&mut self, decided: &Decided<'_>) {
+        let (now, period) = (decided.context.now, decided.period);
+        self.seen += 1;
+        if now < self.from {
+            return;
+        }
+        self.decisions += 1;
+        let WasThere { replicas, ready, is_counted, .. } = self.was_there;
+        self.at_start = self.at_start.or_else(|| replicas.at(now));
+        let next = self.times.get(self.seen).copied().unwrap_or(now + period);
+        let Some((last_sample, was)) = after(replicas, now, next, period) else { return };
+        let first = self.compared.map_or(now, |compared| compared.first);
+        self.compared = Some(Compared { first, last_sample, end: next });
+        let simulated_ready = decided.ready as i64;
+        // Pods that are counted by their samples are those that are ready.
+        let number = if *is_counted { simulated_ready } else { decided.wanted.into() };
+        self.simulated.count(number, was);
+        self.stay.count(self.at_start.unwrap_or(was), was);
+        let [least, most] = bounds(decided.context).map(i64::from);
+        if let Some(needed) = decided.needed {
+            self.needed.count(needed.max(least).min(most), was);
+        }
+        let is_inside = !decided.context.spec.schedules.is_empty() || (least..=most).contains(&was);
+        self.outside += i64::from(!is_inside);
+        let ready = after(ready, now, next, period);
+        self.not_ready += i64::from(ready.is_some_and(|(_, ready)| ready < simulated_ready));
+        let row = (now as f64 / 1000.0, was, number);
+        if self.replicas.last().is_none_or(|last| (last.1, last.2) != (row.1, row.2)) {
+            self.replicas.push(row);
+        }
+    }
+}
+
 /// Runs the spec that was in force, and compares it with what was from a time on; none if that is unknown. What was
 /// recorded before that is decided on, so that stabilization windows know of it, and not compared.
 ///
@@ -187,11 +246,6 @@ pub fn reproduce(
     from: UnixMillis,
     options: &Options,
 ) -> Result<Option<Reproduction>, String> {
-    let mut candidate = candidate.clone();
-    if let Some(rate) = options.service_rate {
-        candidate.set_service_rate(rate)?;
-    }
-    let candidate = &candidate;
     let period = candidate.period_ms(options.period);
     // Before there is a list of them.
     check_ticks(recorded.last().saturating_sub(recorded.first()) / period)?;
@@ -203,92 +257,25 @@ pub fn reproduce(
     let span = Span { first, end: recorded.last(), window_ms, start, times: Some(&times) };
     // What is not counted elsewhere is compared here as well.
     let options = Options { warm_up: Duration::ZERO, ..*options };
-    let run = simulate(candidate, &mut recorded.source(), span, &options, &mut ())?;
-    let mut source = recorded.source();
-    let mut loads = Vec::new();
-    let (mut simulated, mut stay, mut needed) = <(Comparison, Comparison, Comparison)>::default();
-    let (mut decisions, mut outside, mut not_ready) = (0_i64, 0_i64, 0_i64);
-    let mut replicas: Vec<(f64, i64, i64)> = Vec::new();
-    let mut at_start = None;
-    let mut states = run.replicas.iter().peekable();
-    let mut state = (0, 0);
-    for (index, now) in times.iter().copied().enumerate() {
-        while let Some((_, ready, wanted)) = states.next_if(|(time, ..)| *time <= now) {
-            state = (*ready as i64, i64::from(*wanted));
-        }
-        source.load(now, &mut loads);
-        if now < from {
-            continue;
-        }
-        decisions += 1;
-        if at_start.is_none() {
-            at_start = was_there.replicas.at(now);
-        }
-        let next = times.get(index + 1).copied().unwrap_or(now + period);
-        let Some(was) = after(&was_there.replicas, now, next, period) else { continue };
-        // Pods that are counted by their samples are those that are ready.
-        let number = if was_there.is_counted { state.0 } else { state.1 };
-        simulated.count(number, was);
-        stay.count(at_start.unwrap_or(was), was);
-        let [least, most] = candidate.bounds_at(now);
-        if let Some(load) = candidate.needed(&loads, least) {
-            needed.count(load.clamp(0, most.into()), was);
-        }
-        outside += i64::from(!(i64::from(least)..=i64::from(most)).contains(&was));
-        let ready = after(&was_there.ready, now, next, period);
-        not_ready += i64::from(ready.is_some_and(|ready| ready < state.0));
-        let row = (now as f64 / 1000.0, was, number);
-        if replicas.last().is_none_or(|last| (last.1, last.2) != (row.1, row.2)) {
-            replicas.push(row);
-        }
-    }
-    let Some((agreement, stay)) = simulated.agreement().zip(stay.agreement()) else {
+    let mut beside = Beside::new(was_there, &times, from);
+    simulate(candidate, &mut recorded.source(), span, &options, &mut beside)?;
+    let agreements = beside.simulated.agreement().zip(beside.stay.agreement());
+    let (Some((agreement, stay)), Some(compared)) = (agreements, beside.compared) else {
         return Ok(None);
     };
-    let needed = needed.agreement().unwrap_or(stay);
-    let changes = changes.iter().filter(|change| change.seen >= from).count();
+    let needed = beside.needed.agreement().unwrap_or(stay);
+    let changes = changes.iter().filter(|change| compared.has(change)).count();
     let trust = Trust::of(&agreement, changes, &stay, &needed);
-    // Decisions after which nothing was scraped are like the others.
-    let minutes = |ticks: i64| {
-        let share = ticks as f64 / agreement.ticks as f64;
-        share * (recorded.last() - from) as f64 / 60_000.0
-    };
-    let mut unknown = Vec::new();
-    if outside > 0 && candidate.spec.schedules.is_empty() {
-        unknown.push(format!(
-            "who set the replicas outside of the bounds for {:.1} minutes: a hand, another autoscaler, or a spec with other bounds",
-            minutes(outside)
-        ));
-    }
-    if trust != Trust::High {
-        if not_ready > 0 {
-            unknown.push(format!(
-                "why fewer pods were ready for {:.1} minutes than are simulated: a rollout, pods that failed, or a slower start",
-                minutes(not_ready)
-            ));
-        }
-        unknown.push(if !agreement.is_nearer_than(&stay) {
-            "what it does when the load changes: replicas that stay as they were are as near or nearer, so that this day proves little".to_owned()
-        } else if is_short(&agreement, changes) {
-            format!(
-                "what it does over a longer time: {} decisions of {decisions} could be compared, and {changes} changes of the replicas",
-                agreement.ticks
-            )
-        } else {
-            "whether the spec, the query or the replicas were changed by hand".to_owned()
-        });
-    }
-    let (name, source) = (candidate.name.clone(), was_there.source.clone());
     Ok(Some(Reproduction {
-        name,
-        source,
+        name: candidate.name.clone(),
+        source: was_there.source.clone(),
         agreement,
         changes,
         stay,
         needed,
         trust,
-        unknown,
-        replicas,
+        unknown: beside.unknown(&agreement, &stay, changes, trust),
+        replicas: beside.replicas,
     }))
 }
 
@@ -296,24 +283,6 @@ pub fn reproduce(
 mod tests {
     use super::super::load::Load;
     use super::*;
-
-    #[test]
-    fn a_day_without_a_change_proves_little() {
-        let of = |numbers: &[i64], was: &[i64]| {
-            let mut comparison = Comparison::default();
-            numbers.iter().zip(was).for_each(|(number, was)| comparison.count(*number, *was));
-            comparison.agreement().unwrap()
-        };
-        let trust = |numbers: &[i64], was: &[i64]| {
-            let (numbers, was) = (numbers.repeat(20), was.repeat(20));
-            let stay = of(&vec![was[0]; was.len()], &was);
-            let changes = was.windows(2).filter(|pair| pair[0] != pair[1]).count();
-            Trust::of(&of(&numbers, &was), changes, &stay, &stay)
-        };
-        assert_eq!(trust(&[2, 2, 2, 2, 2], &[2, 2, 2, 2, 2]), Trust::Medium);
-        assert_eq!(trust(&[2, 2, 4, 4, 2], &[2, 2, 4, 4, 2]), Trust::High);
-        assert_eq!(trust(&[9, 2, 9, 4, 2], &[2, 2, 4, 4, 2]), Trust::Low);
-    }
 
     #[test]
     fn decisions_are_at_the_times_at_which_changes_can_have_been_decided() {
@@ -423,6 +392,39 @@ mod tests {
             assert!(found.agreement.ticks >= all - 2, "{scrapes}: {}", found.agreement.ticks);
             assert!((0.4..0.6).contains(&found.stay.equal), "{scrapes}: {:?}", found.stay);
             assert!(found.agreement.within_one > 0.99, "{scrapes}: {:?}", found.agreement);
+        }
+    }
+    #[test]
+    fn only_changes_between_compared_decisions_tell_a_spec_from_others() {
+        // A day of replicas with 24 changes, and an hour of load with one.
+        let (period, day, hour) = (15_000, 5_760, 240);
+        let mut load: Vec<i64> = (0..day).map(|tick| 3 + tick / hour % 2).collect();
+        for (tick, level) in load.iter_mut().enumerate().skip((day - hour) as usize) {
+            *level = if (tick as i64) < day - hour / 2 { 4 } else { 8 };
+        }
+        let (candidate, recorded) = in_force(&load, period);
+        let from = (day - hour) * period;
+        let recorded = recorded.between(Some(from), None).unwrap();
+        let was = (0..day).zip(&load).map(|(tick, was)| (tick * period + 1_000, *was));
+        let was = scraped(was, false);
+        let found = reproduce(&candidate, &recorded, &was, 0, &options()).unwrap().unwrap();
+        assert!(found.agreement.within_one > 0.95, "{:?}", found.agreement);
+        assert_eq!((found.changes, found.trust), (1, Trust::Medium), "{found:?}");
+        assert!(found.is_untested());
+    }
+
+    #[test]
+    fn what_is_outside_of_the_bounds_counts_while_it_is_compared() {
+        let (period, hour) = (15_000, 240);
+        let (candidate, recorded) = in_force(&vec![2; 2 * hour as usize], period);
+        let recorded = recorded.between(Some(hour * period), None).unwrap();
+        // The metric is known for an hour, and the replicas for two hours or for half an hour.
+        for (first, minutes) in [(0, "60.0 minutes"), (hour + hour / 2, "30.0 minutes")] {
+            let samples = (first..2 * hour).map(|tick| (tick * period + 1_000, 120));
+            let was = scraped(samples, false);
+            let found = reproduce(&candidate, &recorded, &was, 0, &options()).unwrap().unwrap();
+            let outside = format!("outside of the bounds for {minutes}");
+            assert!(found.unknown[0].contains(&outside), "{:?}", found.unknown);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The closed loop: decisions on recorded load, and the workload that follows them.
 
 use super::candidate::{Candidate, Measure, millis};
-use super::figures::{Figures, Tally};
+use super::figures::{Figures, Minutes, Tally};
 use super::load::Load;
 use super::measured::Measured;
 use super::observer::{Decided, Observer};
@@ -49,6 +49,8 @@ pub struct Run {
     pub last: UnixMillis,
     /// How many decisions were made.
     pub ticks: i64,
+    /// The minutes that are counted, and those of them in which the load is known.
+    pub minutes: Minutes,
 }
 
 /// The times of a run.
@@ -124,7 +126,7 @@ pub fn simulate(
     candidate.set_service_rate(rate)?;
     let mut arrivals = Vec::new();
     source.load(span.first, &mut arrivals);
-    let [least, _] = candidate.bounds_at(span.first);
+    let least = candidate.least_needed_at(span.first);
     let start = span.start.or_else(|| candidate.needed(&arrivals, least));
     let mut queue = Queue::new(source, rate);
     closed_loop(&candidate, &mut queue, Span { start, ..span }, options, observer)
@@ -147,7 +149,7 @@ fn closed_loop(
     let (spec, config) = (&candidate.spec, config(candidate));
     let (mut values, mut loads) = (Vec::new(), Vec::new());
     source.load(first, &mut loads);
-    let [least, _] = candidate.bounds_at(first);
+    let least = candidate.least_needed_at(first);
     let start = span.start.or_else(|| candidate.asked(&loads, least)).unwrap_or_default();
     // A workload that was at zero by other hands stays there, and says nothing of the autoscaler.
     let start = if start == 0 && !spec.may_be_zero() { 1 } else { start };
@@ -228,11 +230,113 @@ fn closed_loop(
             wanted,
         });
     }
-    let figures = tally.figures(&candidate.name);
-    Ok(Run { figures, replicas, last, ticks })
+    let (figures, minutes) = (tally.figures(&candidate.name), tally.minutes());
+    Ok(Run { figures, replicas, last, ticks, minutes })
 }
 
 /// The flags by default. An autoscaler that allows zero at any time is decided as where `--scale-to-zero` is on.
 fn config(candidate: &Candidate) -> ControllerConfig {
     ControllerConfig { scale_to_zero: candidate.spec.may_be_zero(), ..ControllerConfig::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Recorded, Trace, WorstUnder};
+    use super::*;
+    use serde_json::{Value, json};
+
+    /// A candidate whose pods carry 10 each, with these fields beside.
+    fn candidate(fields: Value) -> Candidate {
+        let mut spec = json!({
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "minReplicas": 1, "maxReplicas": 100,
+            "customMetrics": [{"metricName": "requests", "averageValue": "10"}],
+        });
+        let fields = fields.as_object().unwrap().clone();
+        spec.as_object_mut().unwrap().extend(fields);
+        Candidate::new("web", "shop", spec).unwrap()
+    }
+
+    /// Decisions each minute on the load at that time.
+    fn options() -> Options {
+        Options {
+            pod_start: Duration::from_secs(60),
+            window: Duration::from_secs(1),
+            scrape_interval: Duration::from_secs(1),
+            warm_up: Duration::ZERO,
+            period: Some(Duration::from_secs(60)),
+            service_rate: None,
+        }
+    }
+
+    fn load(rows: &str) -> Load {
+        Load::read(format!("time,value\n{rows}").as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn the_figures_are_those_that_are_counted_by_hand() {
+        // Two pods from 0 to 5 min, six from 6 to 10, and two from 11 to 15. The six are ready a minute late, and one of the
+        // decisions after them waits for the window.
+        let rows = "0,20\n300,20\n301,60\n600,60\n601,12\n900,12\n";
+        let behavior = json!({"scaleDown": {"stabilizationWindowSeconds": 100}});
+        let fields = json!({"minReplicas": 2, "maxReplicas": 6, "behavior": behavior});
+        let run = run(&candidate(fields), &load(rows), &options()).unwrap();
+        let expected = [(0, 2, 2), (360_000, 2, 6), (420_000, 6, 6), (720_000, 2, 2)];
+        assert_eq!(run.replicas, expected);
+        assert_eq!((run.ticks, run.last), (16, 900_000));
+        assert_eq!(run.minutes, Minutes { counted: 16.0, known: 16.0 });
+        let figures = Figures {
+            name: "web".to_owned(),
+            replica_hours: (6.0 * 2.0 + 6.0 * 6.0 + 4.0 * 2.0) / 60.0,
+            needed_replica_hours: (6.0 * 2.0 + 5.0 * 6.0 + 5.0 * 2.0) / 60.0,
+            under_minutes: 1.0,
+            under_pod_minutes: 4.0,
+            worst_under: Some(WorstUnder { time: 360.0, needed: 6, ready: 2 }),
+            over_pod_minutes: 4.0,
+            scale_events: 2,
+            reversals: 1,
+            minutes_at_min: 10.0,
+            minutes_at_max: 6.0,
+        };
+        assert_eq!(run.figures, figures);
+    }
+
+    #[test]
+    fn it_begins_with_the_pods_that_the_load_needs_whatever_a_schedule_asks_for() {
+        let window = |least: i64| {
+            json!([{"name": "now", "timeZone": "UTC", "start": "0 0 * * *", "end": "0 8 * * *",
+                "minReplicas": least}])
+        };
+        let day = load("0,20\n86400,20\n");
+        let begin = |fields: Value, options: &Options| {
+            let (time, ready, _) = run(&candidate(fields), &day, options).unwrap().replicas[0];
+            (time, ready)
+        };
+        let raised = json!({"minReplicas": 1, "schedules": window(15)});
+        assert_eq!(begin(raised.clone(), &options()), (0, 2));
+        // Where it allows fewer, it needs fewer.
+        let lowered = json!({"minReplicas": 10, "schedules": window(2)});
+        assert_eq!(begin(lowered, &options()), (0, 2));
+        let queue = Options { service_rate: Some(10.0), ..options() };
+        assert_eq!(begin(raised, &queue), (0, 2));
+    }
+
+    #[test]
+    fn nothing_is_needed_while_one_of_several_metrics_is_unknown() {
+        let both = candidate(json!({"resourceMetrics": [
+            {"resourceName": "cpu", "targetType": "AverageValue", "averageValue": "1"}]}));
+        let minutes = |value: f64, gap: std::ops::Range<i64>| {
+            let known = (0..100_i64).filter(|minute| !gap.contains(minute));
+            Load::of(known.map(|minute| (minute * 60_000, value, minute == gap.end)))
+        };
+        // CPU needs two pods, and the requests six.
+        let loads = vec![minutes(2.0, 0..0), minutes(60.0, 20..70)];
+        let trace = Trace::Recorded(Recorded { loads, step: 60_000 });
+        let run = trace.run(&both, &options()).unwrap();
+        assert_eq!(run.replicas, [(0, 6, 6)]);
+        assert_eq!(run.minutes, Minutes { counted: 100.0, known: 50.0 });
+        let figures = run.figures;
+        assert!(figures.over_pod_minutes.abs() < 1e-9, "{figures:?}");
+        assert!((figures.needed_replica_hours - 50.0 * 6.0 / 60.0).abs() < 1e-9, "{figures:?}");
+    }
 }

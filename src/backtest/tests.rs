@@ -44,6 +44,7 @@ fn a_wrong_row_is_named_with_what_was_expected() {
         ("time,value\n1,inf\n", 2, "0 or more"),
         ("time,value\n1,1e300\n", 2, "at most 1e18"),
         ("time,value\n5,2\n5,3\n", 3, "not later"),
+        ("time,value\n0,2\n600,\n300,3\n", 4, "not later"),
     ] {
         let error = read(text).unwrap_err();
         assert_eq!(error.line, line, "{text}");

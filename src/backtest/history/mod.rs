@@ -2,6 +2,8 @@
 
 mod queries;
 mod range;
+#[cfg(test)]
+mod tests;
 
 pub use range::Grid;
 
@@ -32,6 +34,30 @@ pub struct History<'a> {
     pub requests: &'a BTreeMap<String, f64>,
 }
 
+/// Why there is no recorded load.
+#[derive(Debug, thiserror::Error)]
+pub enum HistoryError {
+    /// Prometheus has no value of a metric in this time.
+    #[error(
+        "the metric {metric}: Prometheus has no value of it in this time; it was asked for\n  {query}"
+    )]
+    Empty {
+        /// The name of the metric.
+        metric: String,
+        /// The query for it.
+        query: String,
+    },
+    /// Something can't be asked for or read.
+    #[error("{0}")]
+    Failed(String),
+}
+
+impl From<String> for HistoryError {
+    fn from(error: String) -> Self {
+        Self::Failed(error)
+    }
+}
+
 /// The replicas that there were, and where that is from.
 #[derive(Clone, Debug, Default)]
 pub struct WasThere {
@@ -60,12 +86,12 @@ impl History<'_> {
     /// The load of each metric of a candidate while all are known, and the requests that its utilizations go by, which are set.
     ///
     /// # Errors
-    /// If a query fails, or nothing was recorded.
+    /// If a query fails, or nothing was recorded: these are told apart.
     pub async fn recorded(
         &self,
         candidate: &mut Candidate,
         grid: Grid,
-    ) -> Result<Recorded, String> {
+    ) -> Result<Recorded, HistoryError> {
         self.read_requests(candidate, grid).await?;
         let mut loads = Vec::new();
         for metric in &candidate.metrics {
@@ -73,10 +99,7 @@ impl History<'_> {
             let points = self.points(&total.sum, total.is_marked, grid).await?;
             let load = load(points, grid.step);
             if load.points().next().is_none() {
-                return Err(format!(
-                    "the metric {}: Prometheus has no value of it in this time; it was asked for\n  {}",
-                    metric.name, total.sum
-                ));
+                return Err(HistoryError::Empty { metric: metric.name.clone(), query: total.sum });
             }
             loads.push(load);
         }

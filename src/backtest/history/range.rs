@@ -9,7 +9,8 @@ const MAX_POINTS: i64 = 10_000;
 const MIN_POINTS: i64 = 50;
 /// The length of a piece of raw samples, in ms.
 const RAW_PIECE: i64 = 24 * 3_600_000;
-/// How long two series may say different numbers of one thing, in ms, as where its exporter is replaced.
+/// How long two series may say different numbers of one thing, in ms, as where its exporter is replaced. A sample that is
+/// further away than this says nothing of a time.
 const BOTH: i64 = 300_000;
 
 /// The times of a range query: from the first to the last, both included.
@@ -75,15 +76,9 @@ fn one_thing(mut all: Vec<RangeSeries>) -> Result<Vec<(UnixMillis, f64)>, String
     let mut samples: Vec<(UnixMillis, f64)> = Vec::new();
     let mut before: Option<RangeSeries> = None;
     for series in all {
-        let since = series.points.first().map_or(UnixMillis::MAX, |(time, _)| *time);
         let until = samples.last().map_or(UnixMillis::MIN, |(time, _)| *time);
-        let both = |points: &[(UnixMillis, f64)]| -> Vec<f64> {
-            let both = points.iter().filter(|(time, _)| (since..=until).contains(time));
-            both.map(|(_, value)| *value).collect()
-        };
-        let (own, other) = (both(&series.points), both(&samples));
-        let differ = own.iter().any(|value| !other.contains(value));
-        if let Some(before) = before.filter(|_| until.saturating_sub(since) > BOTH && differ) {
+        let is_other = differ_ms(&series.points, &samples) > BOTH;
+        if let Some(before) = before.filter(|_| is_other) {
             return Err(format!(
                 "two series say different numbers at the same time, that with the labels {:?} and that with {:?}: a Prometheus, or a view of it, with one cluster was expected",
                 before.labels, series.labels
@@ -93,6 +88,23 @@ fn one_thing(mut all: Vec<RangeSeries>) -> Result<Vec<(UnixMillis, f64)>, String
         before = Some(series);
     }
     Ok(samples)
+}
+
+/// How long a series says other numbers than another one, in ms: none that is between the samples around each of its own.
+/// Copies of one thing are scraped at times of their own, so that a change is in one before it is in the other.
+fn differ_ms(own: &[(UnixMillis, f64)], other: &[(UnixMillis, f64)]) -> i64 {
+    let differs = |(time, value): (UnixMillis, f64)| {
+        let next = other.partition_point(|(at, _)| *at <= time);
+        let Some([(before, one), (after, two)]) =
+            next.checked_sub(1).and_then(|last| other.get(last..=next))
+        else {
+            return false;
+        };
+        let is_there = time - before <= BOTH && after - time <= BOTH;
+        is_there && (value < one.min(*two) || value > one.max(*two))
+    };
+    let pairs = own.windows(2).filter(|pair| differs(pair[1]));
+    pairs.map(|pair| (pair[1].0 - pair[0].0).min(BOTH)).sum()
 }
 
 /// Whether a query may succeed over less time.
@@ -166,6 +178,25 @@ mod tests {
         assert_eq!(copies.len(), 60);
         let clusters = one_thing(vec![series("a", 0..60, 3.0), series("b", 0..60, 20.0)]);
         assert!(clusters.unwrap_err().contains("one cluster"));
+    }
+
+    #[test]
+    fn series_that_have_the_same_numbers_at_other_times_are_refused_and_late_copies_are_not() {
+        let series = |cluster: &str, value: &dyn Fn(i64) -> f64, phase: i64| RangeSeries {
+            labels: [("cluster".to_owned(), cluster.to_owned())].into(),
+            points: (0..240).map(|n| (n * 15_000 + phase, value(n * 15_000 + phase))).collect(),
+        };
+        // 2 to 10 in turn, each for a time, and always 3.
+        for each in [15_000, 60_000, 600_000] {
+            let turn = |time: i64| (2 + time / each % 9) as f64;
+            for (a, b) in [(0, 3_000), (3_000, 0)] {
+                let both = vec![series("a", &turn, a), series("b", &|_| 3.0, b)];
+                let error = one_thing(both).unwrap_err();
+                assert!(error.contains("one cluster"), "{each}: {error}");
+            }
+            let copies = vec![series("a", &turn, 0), series("b", &turn, 7_000)];
+            assert!(one_thing(copies).is_ok(), "{each}");
+        }
     }
 
     #[test]

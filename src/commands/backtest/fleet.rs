@@ -41,11 +41,7 @@ pub async fn each<T>(
     make: impl Fn(&Subject, OfWorkload) -> Result<T, String>,
 ) -> Result<Vec<Member<T>>, String> {
     let count = subjects.len();
-    let of_one =
-        [("--query", !flags.queries.is_empty()), ("--pod-carries", flags.pod_carries.is_some())];
-    if let Some((flag, _)) = of_one.into_iter().find(|(_, is_given)| count > 1 && *is_given) {
-        return Err(format!("{flag}: it is for one workload, and there are {count} autoscalers"));
-    }
+    check_of_one(flags, count)?;
     check_queries(flags, subjects.iter().map(|one| &one.candidate))?;
     let backend = Arc::new(Backend::open(flags, url)?);
     let mut progress = (count > 1).then(|| Progress::new("autoscalers", count));
@@ -70,6 +66,18 @@ pub async fn each<T>(
         progress.iter_mut().for_each(Progress::one);
     }
     Ok(members.into_iter().flatten().collect())
+}
+
+/// Refuses what is said of one workload where there are so many autoscalers.
+fn check_of_one(flags: &RecordedFlags, count: usize) -> Result<(), String> {
+    let of_one =
+        [("--query", !flags.queries.is_empty()), ("--pod-carries", flags.pod_carries.is_some())];
+    match of_one.into_iter().find(|(_, is_given)| count > 1 && *is_given) {
+        Some((flag, _)) => {
+            Err(format!("{flag}: it is for one workload, and there are {count} autoscalers"))
+        }
+        None => Ok(()),
+    }
 }
 
 /// A backtest of one of many.
@@ -111,6 +119,7 @@ pub async fn backtest(
         return Err("--feedback: it is for one workload".to_owned());
     }
     let Subjects { found, mut failed, .. } = subjects;
+    check_of_one(&flags.recorded, found.len() + failed.len())?;
     let carries_of = |mut subject: Subject| {
         carries::set(&mut subject.candidate, &subject.written, None)?;
         Ok(subject)
@@ -159,9 +168,19 @@ pub async fn backtest(
         other.figures.under_pod_minutes.total_cmp(&one.figures.under_pod_minutes)
     });
     Ok(match flags.output {
-        ReportFormat::Json => json!({"autoscalers": tried, "failed": failed}).to_string() + "\n",
+        ReportFormat::Json => {
+            json!({"autoscalers": tried, "failed": failed, "judged": judged()}).to_string() + "\n"
+        }
         _ => summary(&tried, &failed),
     })
+}
+
+/// By which numbers they are judged.
+fn judged() -> String {
+    format!(
+        "Each is judged by what one of its pods carries: by its annotation {}, or else its target.",
+        carries::ANNOTATION
+    )
 }
 
 fn summary(tried: &[Tried], failed: &[String]) -> String {
@@ -183,11 +202,7 @@ fn summary(tried: &[Tried], failed: &[String]) -> String {
             "{doubtful} of them did otherwise in the last day than is simulated (trust: low): another spec, scaling by hand, or a start that takes longer"
         );
     }
-    let _ = writeln!(
-        report,
-        "Each is judged by what one of its pods carries: by its annotation {}, or else its target.",
-        carries::ANNOTATION
-    );
+    let _ = writeln!(report, "{}", judged());
     let mut rows = vec![text::header("AUTOSCALER")];
     rows[0].extend(["DAYS", "LOW CONF MIN", "REPRODUCED", "TRUST"].map(str::to_owned));
     for one in tried {
@@ -197,7 +212,7 @@ fn summary(tried: &[Tried], failed: &[String]) -> String {
         let trust = trust.map(|trust| format!("{trust:?}").to_ascii_lowercase());
         let mut row = text::row(name, figures);
         let days = (one.to - one.from) as f64 / 86_400_000.0;
-        row.extend([format!("{days:.1}"), format!("{:.0}", one.low_confidence_minutes)]);
+        row.extend([text::number(days), format!("{:.0}", one.low_confidence_minutes)]);
         row.extend([reproduced, trust].map(|cell| cell.unwrap_or_else(|| "-".to_owned())));
         rows.push(row);
     }

@@ -48,7 +48,9 @@ pub fn html(tried: &Tried) -> String {
         "figures" => figures(tried),
         "terms" => escape(text::TERMS),
         "low_confidence" => low_confidence(tried),
-        "assumptions" => format!("<ul>\n{}</ul>", items(&tried.assumptions())),
+        "assumptions" => {
+            format!("<ul>\n{}</ul>", items(&[tried.assumptions(), tried.shown()].concat()))
+        }
         // No text of it ends the element.
         "data" => data.replace('<', "\\u003c"),
         "scripts" => scripts.clone(),

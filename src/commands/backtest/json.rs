@@ -14,6 +14,10 @@ struct Report {
     from: Value,
     to: Value,
     ticks: i64,
+    /// By what one pod carries it is judged; none of a queue, whose rate is among the assumptions.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    judged: Option<String>,
+    assumptions: Vec<String>,
     low_confidence: Vec<LowConfidence>,
     #[serde(flatten)]
     recorded: Option<FromPrometheus>,
@@ -28,9 +32,8 @@ struct OfCandidate {
 
 /// The report, for a program.
 pub fn json(tried: Tried) -> String {
-    let Tried { runs, load, low_confidence, recorded, .. } = tried;
-    let last = runs.iter().map(|run| run.last).max().unwrap_or(load.last());
-    let ticks = runs.iter().map(|run| run.ticks).max().unwrap_or_default();
+    let ((first, last), ticks, assumptions) = (tried.span(), tried.ticks(), tried.assumptions());
+    let Tried { runs, judged, low_confidence, recorded, .. } = tried;
     let of_candidate = |run: Run| OfCandidate {
         figures: run.figures,
         replicas: run
@@ -41,9 +44,11 @@ pub fn json(tried: Tried) -> String {
     };
     let report = Report {
         candidates: runs.into_iter().map(of_candidate).collect(),
-        from: seconds(load.first()),
+        from: seconds(first),
         to: seconds(last),
         ticks,
+        judged,
+        assumptions,
         low_confidence,
         recorded,
     };

@@ -19,6 +19,8 @@ mod svg;
 mod tests;
 #[cfg(test)]
 mod tests_of_files;
+#[cfg(test)]
+mod tests_of_fleets;
 mod text;
 
 pub(super) use fleet::{Member, each, not_tried};
@@ -79,20 +81,19 @@ pub(super) async fn report_on(
     let mut subjects = subjects.all()?;
     check_queries(recorded, subjects.iter().map(|one| &one.candidate))?;
     let totals = recorded.queries.iter().cloned().collect();
-    for Subject { candidate, .. } in &mut subjects {
+    for Subject { candidate, .. } in &subjects {
         match flags.feedback {
             None => candidate.refuse_feedback(&totals)?,
-            Some(Feedback::Queue) => {
-                check_queue(flags, candidate, &totals)?;
-                // Not the target: that is a length of the queue.
-                flags.service_rate.map_or(Ok(()), |rate| candidate.set_service_rate(rate))?;
-            }
+            Some(Feedback::Queue) => check_queue(flags, candidate, &totals)?,
         }
     }
     let judged = match flags.feedback {
-        // The report has the rate.
+        // It is the rate: the target is a length of the queue.
         Some(Feedback::Queue) => None,
-        None => Some(judged::judge(&mut subjects, recorded.pod_carries, url.is_some())?),
+        None => {
+            let is_one_load = recorded.load.is_some();
+            Some(judged::judge(&mut subjects, recorded.pod_carries, is_one_load)?)
+        }
     };
     let candidates: Vec<Candidate> = subjects.into_iter().map(|one| one.candidate).collect();
     if let Some(bounds) = Bounds::of(flags.output) {
@@ -157,12 +158,11 @@ fn on_file(
         runs.push(run.map_err(|error| format!("{}: {error}", candidate.name))?);
         recordings.extend(recording);
     }
-    let low_confidence = report::low_confidence([&load]);
     let was = Vec::new();
     Ok(Tried {
         runs,
-        load,
-        low_confidence,
+        begin: load.first(),
+        low_confidence: report::low_confidence([&load]),
         judged: None,
         recorded: None,
         was,

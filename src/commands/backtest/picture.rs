@@ -3,8 +3,8 @@
 use super::glyphs::width;
 use super::report::Tried;
 use super::scene::{Anchor, Ink, Mark, Scene};
-use super::text;
-use crate::backtest::{Figures, Recording, Slot};
+use super::text::{self, number};
+use crate::backtest::{Recording, Run, Slot};
 use crate::commands::story::plain;
 use crate::time::UnixMillis;
 use jiff::Timestamp;
@@ -16,6 +16,11 @@ const LOAD_HEIGHT: f64 = 84.0;
 const SIZE: f64 = 12.0;
 /// How much wider a text may be in the reader's font than in ours.
 const OTHER_FONTS: f64 = 1.2;
+/// The width that is left for a text in our font.
+const TEXT_WIDTH: f64 = (WIDTH - LEFT - RIGHT) / OTHER_FONTS;
+/// The height of a line of text, and the most lines of one.
+const LINE: f64 = 16.0;
+const MAX_LINES: usize = 4;
 /// The distances of marks on the axis of time, in seconds.
 const STEPS: [i64; 15] = [
     60, 300, 900, 1_800, 3_600, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800, 1_209_600,
@@ -63,15 +68,20 @@ pub fn picture(tried: &Tried) -> Scene {
     put(&mut marks, Ink::Text, [LEFT, 24.0], 14.0, Anchor::Start, title.clone());
     let axes = |top, height, most| Axes { first, last, top, height, most };
     let mut top = 56.0;
+    let basis = tried.basis();
+    for line in basis.iter().flat_map(|basis| lines_of(basis, SIZE)) {
+        put(&mut marks, Ink::Muted, [LEFT, top - 14.0], SIZE, Anchor::Start, line);
+        top += LINE;
+    }
+    let begin = top;
     load(&mut marks, tried, |most| axes(top, LOAD_HEIGHT, most));
     top += LOAD_HEIGHT;
     let most = most_replicas(tried);
     for (index, (run, recording)) in tried.runs.iter().zip(&tried.recordings).enumerate() {
         top += 46.0;
         let axes = axes(top, height, most);
-        let [name, cost] = heading(&run.figures, tried.runs.first().map(|first| &first.figures));
-        let most = (WIDTH - LEFT - RIGHT) / OTHER_FONTS;
-        let [name, cost] = [within(&name, SIZE + 1.0, most), within(&cost, SIZE, most)];
+        let [name, cost] = heading(run, tried.runs.first().filter(|_| index > 0));
+        let [name, cost] = [within(&name, SIZE + 1.0, TEXT_WIDTH), within(&cost, SIZE, TEXT_WIDTH)];
         put(&mut marks, Ink::Ready(index), [LEFT, top - 24.0], SIZE + 1.0, Anchor::Start, name);
         put(&mut marks, Ink::Muted, [LEFT, top - 8.0], SIZE, Anchor::Start, cost);
         low_confidence(&mut marks, tried, axes);
@@ -81,7 +91,7 @@ pub fn picture(tried: &Tried) -> Scene {
         was(&mut marks, axes, tried, recording);
         top += height;
     }
-    times(&mut marks, axes(56.0, top - 56.0, 1.0));
+    times(&mut marks, axes(begin, top - begin, 1.0));
     top += 44.0;
     legend(&mut marks, top, !tried.was.is_empty());
     top += 18.0;
@@ -93,7 +103,11 @@ pub fn picture(tried: &Tried) -> Scene {
         width: WIDTH,
         height: top,
         title: format!("Backtest of {}: {title}", names.join(", ")),
-        description: text::verdicts(&tried.runs).join(". "),
+        description: text::verdicts(&tried.runs)
+            .into_iter()
+            .chain(basis)
+            .collect::<Vec<_>>()
+            .join(". "),
         marks,
     }
 }
@@ -121,21 +135,42 @@ fn within(text: &str, size: f64, most: f64) -> String {
     text + "…"
 }
 
-/// The name of a candidate, and what it costs and leaves short.
-fn heading(figures: &Figures, first: Option<&Figures>) -> [String; 2] {
-    let against = first.filter(|first| !std::ptr::eq(*first, figures)).and_then(|first| {
-        let share = (figures.replica_hours / first.replica_hours - 1.0) * 100.0;
-        share.is_finite().then(|| format!(" ({share:+.1} %)"))
+/// A text in lines within the width of the picture. What does not fit in [`MAX_LINES`] is cut.
+fn lines_of(text: &str, size: f64) -> Vec<String> {
+    let text = plain(text);
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let last = lines.len() - 1;
+        let longer =
+            format!("{}{}{word}", lines[last], if lines[last].is_empty() { "" } else { " " });
+        match width(&longer, size) <= TEXT_WIDTH
+            || lines[last].is_empty()
+            || lines.len() == MAX_LINES
+        {
+            true => lines[last] = longer,
+            false => lines.push(word.to_owned()),
+        }
+    }
+    lines.iter().map(|line| within(line, size, TEXT_WIDTH)).collect()
+}
+
+/// The name of a candidate, and what it costs and leaves short: also against a first one.
+fn heading(run: &Run, first: Option<&Run>) -> [String; 2] {
+    let figures = &run.figures;
+    let against = first.and_then(|first| text::cost_against(first, run));
+    let against = against.map(|(share, is_by_minute)| match is_by_minute {
+        true => format!(" ({share:+.1} % replicas on average)"),
+        false => format!(" ({share:+.1} %)"),
     });
     let worst = figures
         .worst_under
         .map(|worst| format!(", at worst {} of {} ready", worst.ready, worst.needed));
     let cost = format!(
-        "{:.1} replica-hours{}; short for {:.1} minutes, {:.1} pod-minutes{}; {} changes, {} reversals",
-        figures.replica_hours,
+        "{} replica-hours{}; short for {} minutes, {} pod-minutes{}; {} changes, {} reversals",
+        number(figures.replica_hours),
         against.unwrap_or_default(),
-        figures.under_minutes,
-        figures.under_pod_minutes,
+        number(figures.under_minutes),
+        number(figures.under_pod_minutes),
         worst.unwrap_or_default(),
         figures.scale_events,
         figures.reversals

@@ -1,9 +1,10 @@
 //! `plimsoll backtest --prometheus-url`: load and replicas from Prometheus, and what was is reproduced first.
 
 use super::names;
-use super::report::{Bounds, FromPrometheus, POD_START, Start, Tried, low_confidence};
+use super::report::{Bounds, FromPrometheus, POD_START, Start, Tried, in_order, low_confidence};
 use crate::backtest::{
-    self, Candidate, Grid, History, LowConfidence, Options, PodStart, Recorded, Span, WasThere,
+    self, Candidate, Grid, History, HistoryError, LowConfidence, Options, PodStart, Recorded, Span,
+    WasThere,
 };
 use crate::blocking;
 use crate::clock::WallClock;
@@ -129,7 +130,8 @@ impl Backend {
         let was_there =
             history.was_there(candidate, Grid { first: from - earlier, ..grid }).await?;
         let (options, start) = self.options(candidate, &was_there, grid).await?;
-        let recorded = history.recorded(candidate, grid).await?;
+        let recorded = history.recorded(candidate, grid).await;
+        let recorded = recorded.map_err(|error| error.to_string())?;
         let reproduction = match recorded.between(Some(from - earlier), None) {
             Ok(part) => backtest::reproduce(candidate, &part, &was_there, from, &options)?,
             Err(_) => None,
@@ -205,9 +207,14 @@ pub async fn run(
     let from = backend.reproduced_from();
     let fine_step = ((last - from) / REPRODUCED_POINTS).max(REPRODUCED_STEP).min(step);
     let fine = Grid { first: from - earlier, last, step: fine_step };
-    let recorded = history.recorded(in_force, fine).await?;
-    let reproduction =
-        blocking::run(|| backtest::reproduce(in_force, &recorded, &was_there, from, &options))?;
+    let reproduction = match history.recorded(in_force, fine).await {
+        Ok(recorded) => {
+            blocking::run(|| backtest::reproduce(in_force, &recorded, &was_there, from, &options))?
+        }
+        // It ended before that.
+        Err(HistoryError::Empty { .. }) => None,
+        Err(HistoryError::Failed(error)) => return Err(error),
+    };
     let mut tried = Vec::new();
     for candidate in &mut candidates {
         let recorded = history.recorded(candidate, grid).await;
@@ -235,18 +242,17 @@ pub async fn run(
         recordings.extend(recording);
         runs.push(run.map_err(|error| format!("{}: {error}", candidate.name))?);
     }
-    let load = tried.first().and_then(|recorded| recorded.loads.first());
-    let load = load.ok_or("there is no load")?.between(Some(begin), Some(end))?;
     let loads = tried.iter().flat_map(|recorded| &recorded.loads);
     let mut low_confidence = low_confidence(loads);
     low_confidence
         .retain(|part| part.to * 1000.0 > begin as f64 && part.from * 1000.0 < end as f64);
     low_confidence.extend(not_tried(grid, begin, end));
+    let low_confidence = in_order(low_confidence);
     let recorded = Some(FromPrometheus { reproduction, pod_start: start });
     let was = was_there.replicas.samples().to_vec();
     Ok(Tried {
         runs,
-        load,
+        begin,
         low_confidence,
         judged: None,
         recorded,

@@ -20,8 +20,8 @@ pub const POD_START: Duration = Duration::from_secs(60);
 pub struct Tried {
     /// The run of each candidate.
     pub runs: Vec<Run>,
-    /// The load of the first candidate's first metric.
-    pub load: Load,
+    /// The time of the first decision.
+    pub begin: UnixMillis,
     /// Where it can't be trusted.
     pub low_confidence: Vec<LowConfidence>,
     /// By what one pod carries it is judged, in words; none of a queue, which has a rate.
@@ -117,7 +117,17 @@ impl Tried {
     /// The time of the first and of the last decision.
     pub fn span(&self) -> (UnixMillis, UnixMillis) {
         let last = self.runs.iter().map(|run| run.last).max();
-        (self.load.first(), last.unwrap_or(self.load.last()))
+        (self.begin, last.unwrap_or(self.begin))
+    }
+
+    /// How many decisions were made, of the candidate with the most.
+    pub fn ticks(&self) -> i64 {
+        self.runs.iter().map(|run| run.ticks).max().unwrap_or_default()
+    }
+
+    /// By what one pod carries it is judged, or what is assumed of a queue, which has a rate.
+    pub fn basis(&self) -> Option<String> {
+        self.judged.clone().or_else(|| self.options.service_rate.map(queue))
     }
 
     /// The replicas that there were in each slot of the charts: the last ones. None before the first that are known.
@@ -153,37 +163,7 @@ impl Tried {
             },
             format!("The first {warm_up} are decided on, but not counted."),
         ];
-        for candidate in &self.candidates {
-            let carries = candidate.metrics.iter().map(Measure::carries);
-            let carries: Vec<String> = carries.map(|carries| carries.to_string()).collect();
-            texts.push(format!(
-                "{}: one pod carries {}; at least {} are needed{}.",
-                candidate.name,
-                carries.join(" and "),
-                candidate.min(),
-                if candidate.spec.schedules.is_empty() {
-                    ""
-                } else {
-                    ", or as many as its schedules say"
-                }
-            ));
-        }
-        let width = self.recordings.first().map_or(0, |one| one.axis.width);
-        texts.push(format!(
-            "The charts show each {}: the least and the most load, the most needed and the fewest ready pods, and the last replicas that are wanted.",
-            span(width)
-        ));
-        for (candidate, recording) in self.candidates.iter().zip(&self.recordings) {
-            let changes = match recording.every_change {
-                0 => "all changes".to_owned(),
-                every => format!("one change in {} at most", span(every)),
-            };
-            texts.push(format!(
-                "{}: the decisions shown are {changes}, and one in {}.",
-                candidate.name,
-                span(recording.every)
-            ));
-        }
+        texts.extend(self.candidates.iter().map(|candidate| self.needed_of(candidate)));
         texts.push(match self.options.service_rate {
             Some(rate) => queue(rate),
             None => "Queues are not simulated.".to_owned(),
@@ -191,11 +171,60 @@ impl Tried {
         texts.push("Failing pods, rollouts and scaling by hand are not simulated.".to_owned());
         texts
     }
+
+    /// How many pods the load needs, by a candidate.
+    fn needed_of(&self, candidate: &Candidate) -> String {
+        let carries = candidate.metrics.iter().map(Measure::carries);
+        // Of a queue, the target is a length of it.
+        let carries = carries.map(|carries| self.options.service_rate.unwrap_or(carries));
+        let carries: Vec<String> = carries.map(|carries| carries.to_string()).collect();
+        let fewer = match candidate.spec.schedules.is_empty() {
+            true => "",
+            false => ", or fewer where a schedule allows fewer",
+        };
+        format!(
+            "{}: one pod carries {}; at least {} are needed{fewer}.",
+            candidate.name,
+            carries.join(" and "),
+            candidate.min(),
+        )
+    }
+
+    /// What the charts of the page show.
+    pub fn shown(&self) -> Vec<String> {
+        let width = self.recordings.first().map_or(0, |one| one.axis.width);
+        let mut texts = vec![format!(
+            "The charts show each {}: the least and the most load, the most needed and the fewest ready pods, and the last replicas that are wanted.",
+            span(width)
+        )];
+        for (candidate, recording) in self.candidates.iter().zip(&self.recordings) {
+            let changes = match recording.every_change {
+                0 => "all changes".to_owned(),
+                every => format!("one change in {} at most", span(every)),
+            };
+            let period = candidate.period_ms(self.options.period);
+            texts.push(format!(
+                "{}: the decisions shown are {changes}, and one in {}.",
+                candidate.name,
+                span(recording.every.max(period))
+            ));
+        }
+        texts
+    }
 }
 
-/// Where one of several loads can't be trusted, in the order of time.
+/// Where one of several loads can't be trusted, or is unknown before or after what is tried, in the order of time.
 pub fn low_confidence<'a>(loads: impl IntoIterator<Item = &'a Load>) -> Vec<LowConfidence> {
-    let mut parts: Vec<_> = loads.into_iter().flat_map(backtest::low_confidence).collect();
+    let of_one = |load: &'a Load| {
+        let why = "there is no load in the history: it is not tried";
+        let ends = load.unknown_ends().map(move |(from, to)| LowConfidence::new(from, to, why));
+        backtest::low_confidence(load).into_iter().chain(ends)
+    };
+    in_order(loads.into_iter().flat_map(of_one).collect())
+}
+
+/// Parts in the order of time, each once.
+pub fn in_order(mut parts: Vec<LowConfidence>) -> Vec<LowConfidence> {
     parts.sort_by(|one, other| one.from.total_cmp(&other.from));
     parts.dedup();
     parts

@@ -4,6 +4,7 @@ use super::carries;
 use crate::backtest::Candidate;
 use crate::commands::{convert, objects};
 use crate::config::RecordedFlags;
+use crate::hpa::TargetRef;
 use serde_json::Value;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -30,7 +31,12 @@ pub struct Subjects {
     pub failed: Vec<String>,
     /// What of them was left out or has another meaning than before.
     pub notes: Vec<String>,
+    /// What each of all of them sizes; none if its object does not say it.
+    workloads: Vec<Option<Workload>>,
 }
+
+/// A namespace, and a workload in it.
+type Workload = (String, TargetRef);
 
 impl Subjects {
     /// Reads files, by the flags of a command. What an Autoscaler or ScaledObject has made is left out, as it is tried
@@ -64,13 +70,14 @@ impl Subjects {
                     continue;
                 }
                 match subject(object, flags, &mut subjects.notes) {
-                    Ok(None) => {}
+                    Ok(None) => continue,
                     Ok(Some(subject)) => {
                         subjects.found.push(subject);
                         paths.push(path);
                     }
                     Err(error) => subjects.failed.push(in_file(error)),
                 }
+                subjects.workloads.push(workload(object, flags));
             }
             if subjects.found.len() + subjects.failed.len() == before {
                 return Err(in_file(match made {
@@ -114,13 +121,10 @@ impl Subjects {
         }
     }
 
-    /// Whether they size more than one workload.
+    /// Whether they size more than one workload, as far as is known.
     pub fn are_of_several_workloads(&self) -> bool {
-        let workload = |subject: &Subject| {
-            (subject.candidate.namespace.clone(), subject.candidate.spec.target.clone())
-        };
-        let first = self.found.first().map(workload);
-        self.found.iter().any(|subject| Some(workload(subject)) != first)
+        let [first, others @ ..] = &*self.workloads else { return false };
+        others.iter().any(|other| other.is_none() || other != first)
     }
 
     /// Those that can be tried, if all can be.
@@ -159,10 +163,7 @@ fn subject(
     let (converted, said) = convert::convert_one(object, flags.prometheus_url.as_deref())?;
     notes.extend(said);
     let Some(mut converted) = converted else { return Ok(None) };
-    let text = |path: &str| object.pointer(path).and_then(Value::as_str).unwrap_or_default();
-    let name = text("/metadata/name");
-    let own = Some(text("/metadata/namespace")).filter(|own| !own.is_empty());
-    let namespace = own.or(flags.namespace.as_deref()).unwrap_or_default();
+    let (name, namespace) = (text(object, "/metadata/name"), namespace(object, flags));
     if !namespace.is_empty() {
         converted["metadata"]["namespace"] = namespace.into();
     }
@@ -176,8 +177,29 @@ fn subject(
     if flags.pod_carries.is_none() {
         carries::annotated(&candidate, object).map_err(of_it)?;
     }
-    let kind = text("/kind").to_owned();
+    let kind = text(object, "/kind").to_owned();
     Ok(Some(Subject { object: converted, written: written(object), kind, candidate }))
+}
+
+/// A text of an object; empty if it has none there.
+fn text<'a>(object: &'a Value, path: &str) -> &'a str {
+    object.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+fn namespace<'a>(object: &'a Value, flags: &'a RecordedFlags) -> &'a str {
+    let own = Some(text(object, "/metadata/namespace")).filter(|own| !own.is_empty());
+    own.or(flags.namespace.as_deref()).unwrap_or_default()
+}
+
+/// What an autoscaler sizes, also one that can't be tried: a Deployment, where a ScaledObject does not say it.
+fn workload(object: &Value, flags: &RecordedFlags) -> Option<Workload> {
+    let field = |name: &str, default: &str| {
+        let text = text(object, &format!("/spec/scaleTargetRef/{name}"));
+        if text.is_empty() { default.to_owned() } else { text.to_owned() }
+    };
+    let (api_version, kind) = (field("apiVersion", "apps/v1"), field("kind", "Deployment"));
+    let target = TargetRef { api_version, kind, name: field("name", "") };
+    (!target.name.is_empty()).then(|| (namespace(object, flags).to_owned(), target))
 }
 
 /// The object without what the server sets.

@@ -42,7 +42,7 @@ fn tried(candidates: Vec<Candidate>, bounds: Bounds) -> Tried {
     let low_confidence = backtest::low_confidence(&load);
     let mut tried = Tried {
         runs: Vec::new(),
-        load,
+        begin: load.first(),
         low_confidence,
         judged: Some("Judged by <one> pod.".to_owned()),
         recorded: None,
@@ -52,9 +52,9 @@ fn tried(candidates: Vec<Candidate>, bounds: Bounds) -> Tried {
         options,
     };
     for one in &candidates {
-        let span = (tried.load.first(), tried.load.last());
+        let span = (load.first(), load.last());
         let mut recording = Some(bounds.recording(one, &candidates, &options, span));
-        let run = backtest::run_observed(one, &tried.load, &options, &mut recording);
+        let run = backtest::run_observed(one, &load, &options, &mut recording);
         tried.runs.push(run.expect("a run"));
         tried.recordings.extend(recording);
     }
@@ -252,6 +252,45 @@ fn a_page_has_the_load_of_each_metric() {
 fn a_page_says_by_which_number_it_judges() {
     let page = html::html(&tried(two("web"), page()));
     assert!(page.contains("<li>Judged by &lt;one&gt; pod.</li>"));
+}
+
+#[test]
+fn a_picture_and_json_say_by_which_number_they_judge() {
+    let svg = svg::svg(&picture::picture(&tried(two("web"), small())));
+    // Below the title, and for those who do not see it.
+    assert_eq!(svg.matches("Judged by &lt;one&gt; pod.").count(), 2, "{svg}");
+    let json: Value = serde_json::from_str(&json::json(tried(two("web"), small()))).expect("JSON");
+    assert_eq!(json["judged"], "Judged by <one> pod.");
+    let assumptions = json["assumptions"].as_array().expect("assumptions");
+    assert!(assumptions[0].as_str().is_some_and(|one| one.contains("is ready after 60s")));
+    // What is long has lines, and an end.
+    let mut long = tried(two("web"), small());
+    long.judged = Some("by some words ".repeat(60));
+    let texts = |tried: &Tried| {
+        let marks = picture::picture(tried).marks.into_iter();
+        let is_text = |mark: &scene::Mark| matches!(mark, scene::Mark::Text { .. });
+        marks.filter(is_text).count()
+    };
+    let lines = texts(&long) - texts(&tried(two("web"), small())) + 1;
+    assert_eq!(lines, 4);
+}
+
+#[test]
+fn a_picture_has_the_scale_of_its_replicas() {
+    let marks = picture::picture(&tried(two("web"), small())).marks;
+    let scale = marks.iter().filter_map(|mark| match mark {
+        scene::Mark::Text { anchor: scene::Anchor::End, at, text, .. } => Some((at[1], &**text)),
+        _ => None,
+    });
+    let scale: Vec<(f64, &str)> = scale.collect();
+    // Of 12 replicas and a little more.
+    for number in ["5", "10"] {
+        let places: Vec<f64> =
+            scale.iter().filter(|(_, text)| *text == number).map(|(up, _)| *up).collect();
+        assert_eq!(places.len(), 2, "{number}: {scale:?}");
+    }
+    let up = |number: &str| scale.iter().find(|(_, text)| *text == number).map(|(up, _)| *up);
+    assert!(up("5") > up("10"), "{scale:?}");
 }
 
 #[test]

@@ -10,10 +10,14 @@ use serde_json::{Value, json};
 const LOAD: &str = "time,value\n0,20\n900,90\n1800,30\n";
 
 /// The flags of a command with these files and a `load.csv`.
-fn flags(files: &[&str], flags: &[&str]) -> (tempfile::TempDir, BacktestFlags) {
+fn flags(files: &[&str], of: &[&str]) -> (tempfile::TempDir, BacktestFlags) {
+    flags_on(LOAD, files, of)
+}
+
+fn flags_on(text: &str, files: &[&str], flags: &[&str]) -> (tempfile::TempDir, BacktestFlags) {
     let folder = tempfile::tempdir().expect("a folder");
     let load = folder.path().join("load.csv");
-    std::fs::write(&load, LOAD).expect("a file");
+    std::fs::write(&load, text).expect("a file");
     let load = load.display().to_string();
     let mut line: Vec<String> = ["plimsoll", "backtest"].map(str::to_owned).into();
     line.extend(flags.iter().map(|flag| flag.replace("load.csv", &load)));
@@ -39,14 +43,19 @@ const OF_FILE: &[&str] = &["--load", "load.csv"];
 const OF_PROMETHEUS: &[&str] = &["--prometheus-url", "http://127.0.0.1:1"];
 
 /// What the command writes, or its error.
-async fn ran(files: &[&str], of: &[&str]) -> Result<String, String> {
+pub(super) async fn ran(files: &[&str], of: &[&str]) -> Result<String, String> {
+    ran_on(LOAD, files, of).await
+}
+
+/// The same on another load.
+async fn ran_on(load: &str, files: &[&str], of: &[&str]) -> Result<String, String> {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let (_folder, flags) = flags(files, of);
+    let (_folder, flags) = flags_on(load, files, of);
     run(&flags).await.map(|report| String::from_utf8(report).expect("a text"))
 }
 
 /// An Autoscaler with this target, annotation and field of its spec.
-fn autoscaler(target: &str, annotations: Value, field: (&str, Value)) -> String {
+pub(super) fn autoscaler(target: &str, annotations: Value, field: (&str, Value)) -> String {
     let mut object = json!({
         "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
         "metadata": {"name": "web", "namespace": "shop", "annotations": annotations},
@@ -60,7 +69,7 @@ fn autoscaler(target: &str, annotations: Value, field: (&str, Value)) -> String 
     object.to_string()
 }
 
-fn plain_autoscaler(target: &str) -> String {
+pub(super) fn plain_autoscaler(target: &str) -> String {
     autoscaler(target, Value::Null, ("minReplicas", json!(1)))
 }
 
@@ -69,9 +78,11 @@ fn candidates_are_judged_by_one_number_where_one_is_known() {
     let annotations = json!({carries::ANNOTATION: "requests=16"});
     let annotated = autoscaler("12", annotations, ("minReplicas", json!(1)));
     let [ten, twenty] = ["10", "20"].map(plain_autoscaler);
+    // A file has the load of all, whatever their metrics are called.
+    let [other, annotated_other] = [&twenty, &annotated].map(|of| of.replace("requests", "rps"));
     let judged = |second: &str, of: &[&str], flag: Option<f64>| {
         let mut found = subjects(&[&ten, second], of).found;
-        let said = judged::judge(&mut found, flag, of == OF_PROMETHEUS).expect("numbers");
+        let said = judged::judge(&mut found, flag, of == OF_FILE).expect("numbers");
         let carries = found.iter().map(|one| one.candidate.metrics[0].carries());
         (carries.collect::<Vec<f64>>(), said)
     };
@@ -94,6 +105,22 @@ fn candidates_are_judged_by_one_number_where_one_is_known() {
         ),
         (&annotated, OF_PROMETHEUS, None, [16.0, 16.0], "16 of requests (the annotation"),
         (&annotated, OF_FILE, Some(9.0), [9.0, 9.0], "carries: 9 (as given)."),
+        (
+            &other,
+            OF_FILE,
+            None,
+            [10.0, 20.0],
+            "do not compare: one pod carries 10 of requests (the",
+        ),
+        (&annotated_other, OF_FILE, None, [16.0, 16.0], "Judged by what one pod carries: 16 of"),
+        (
+            &other,
+            OF_PROMETHEUS,
+            None,
+            [10.0, 20.0],
+            "Judged by what one pod carries: 10 of requests",
+        ),
+        (&annotated_other, OF_PROMETHEUS, None, [10.0, 16.0], "Judged by what one pod carries: 10"),
     ] {
         let (carries, said) = judged(second, of, flag);
         assert_eq!(carries, expected, "{said}");
@@ -110,6 +137,79 @@ async fn the_report_says_by_which_number_it_judges() {
     let queue = ["--load", "load.csv", "--feedback", "queue", "--service-rate", "5"];
     let text = ran(&[&ten], &queue).await.expect("a report");
     assert!(!text.contains("Judged") && text.contains("each ready pod completes 5"), "{text}");
+    for format in ["json", "svg"] {
+        let text = ran(&[&ten], &[&queue[..], &["-o", format]].concat()).await.expect("a report");
+        assert!(text.contains("each ready pod completes 5"), "{format}: {text}");
+    }
+    let page = ran(&[&ten], &[&queue[..], &["-o", "html"]].concat()).await.expect("a report");
+    assert!(page.contains("web: one pod carries 5; at least 1 are needed."));
+}
+
+#[tokio::test]
+async fn a_page_says_of_schedules_what_the_figures_go_by() {
+    let schedules = json!([{"name": "day", "timeZone": "UTC", "start": "0 0 * * *",
+        "end": "0 20 * * *", "minReplicas": 9}]);
+    let day = autoscaler("10", Value::Null, ("schedules", schedules));
+    let page = ran(&[&day], &[OF_FILE, &["-o", "html"]].concat()).await.expect("a report");
+    assert!(page.contains("at least 1 are needed, or fewer where a schedule allows fewer."));
+    assert!(!page.contains("as its schedules say"));
+    assert!(page.contains("the decisions shown are all changes, and one in 15s."));
+}
+
+#[tokio::test]
+async fn what_is_unknown_is_no_good_news() {
+    let ten = plain_autoscaler("10");
+    let gap = "time,value\n0,20\n43200,\n86400,20\n";
+    let text = ran_on(gap, &[&ten], OF_FILE).await.expect("a report");
+    let known = "never short of pods in the 0.5 of 1440.2 minutes in which the load is known";
+    assert!(text.contains(known), "{text}");
+    let some = "time,value\n0,20\n1,90\n600,90\n800,\n1200,90\n";
+    let text = ran_on(some, &[&ten], OF_FILE).await.expect("a report");
+    assert!(text.contains("in which the load is known: at worst 2 of 9 ready, at"), "{text}");
+    let text = ran(&[&ten], OF_FILE).await.expect("a report");
+    assert!(!text.contains("is known"), "{text}");
+}
+
+#[tokio::test]
+async fn gaps_at_the_ends_of_a_load_are_listed() {
+    let ten = plain_autoscaler("10");
+    let low = async |load: &str, of: &[&str]| {
+        let of = [OF_FILE, &["-o", "json"], of].concat();
+        let report = ran_on(load, &[&ten], &of).await.expect("a report");
+        let report: Value = serde_json::from_str(&report).expect("JSON");
+        let parts = report["lowConfidence"].as_array().expect("parts").iter();
+        let parts = parts.map(|part| (part["from"].clone(), part["to"].clone()));
+        (report["from"].clone(), parts.collect::<Vec<_>>())
+    };
+    let part = |from: f64, to: f64| (json!(from), json!(to));
+    let ends = "time,value\n0,\n300,20\n900,90\n1800,30\n2400,\n90000,\n";
+    let expected = vec![part(0.0, 300.0), part(1_800.0, 90_000.0)];
+    assert_eq!(low(ends, &[]).await, (json!(300), expected));
+    // Of a part that begins and ends within gaps, what of them is in it.
+    let gaps = "time,value\n0,20\n1000,\n3600,20\n5400,30\n6000,\n7200,20\n";
+    let expected = vec![part(1_800.0, 3_600.0), part(5_400.0, 6_500.0)];
+    assert_eq!(low(gaps, &["--from=1800", "--to=6500"]).await, (json!(3_600), expected));
+}
+
+#[tokio::test]
+async fn little_is_not_said_to_be_nothing() {
+    let ten = plain_autoscaler("10");
+    let short = "time,value\n0,20\n1,30\n2,20\n30,20\n";
+    let of = [OF_FILE, &["--window=1s", "--scrape-interval=1s", "--period=1s"]].concat();
+    let text = ran_on(short, &[&ten], &of).await.expect("a report");
+    assert!(text.contains("short of pods for 0.02 minutes: at worst 2 of 3 ready"), "{text}");
+    assert!(text.contains("31 decisions in 30s, from 1970-01-01T00:00:00Z"), "{text}");
+}
+
+#[tokio::test]
+async fn candidates_of_different_periods_are_compared_by_the_minute() {
+    let ten = plain_autoscaler("10");
+    let rare = autoscaler("10", Value::Null, ("syncPeriodSeconds", json!(600)));
+    let flat = "time,value\n0,20\n1800,20\n";
+    let text = ran_on(flat, &[&rare, &ten], OF_FILE).await.expect("a report");
+    let expected = "+0.0 % replicas on average (they are counted for 30.2 and 40.0 minutes)";
+    assert!(text.contains(expected), "{text}");
+    assert!(text.contains("121 decisions in 30m"), "{text}");
 }
 
 #[test]

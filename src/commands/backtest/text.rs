@@ -1,6 +1,6 @@
 //! The report for a person.
 
-use super::report::{FromPrometheus, Tried, queue};
+use super::report::{FromPrometheus, Tried};
 use crate::backtest::{self, Agreement, Figures, LowConfidence, Run, Trust};
 use crate::commands::story::{self, plain, plain_lines};
 use crate::commands::table::{Align, table};
@@ -10,20 +10,24 @@ use std::fmt::Write;
 /// What the columns of the table mean.
 pub const TERMS: &str = "NEEDED: hours of the pods that the load needs. MIN SHORT: minutes with fewer pods ready than needed. POD-MIN SHORT, POD-MIN OVER: the pods that are short or too many, times minutes. REVERSALS: changes against the one before within 10 minutes.";
 
+const DAY_MS: i64 = 86_400_000;
+/// Where as great a share of the load is unknown, that is said of its figures.
+const UNKNOWN: f64 = 0.1;
+/// Where runs are counted for times that differ by as great a share, as their periods differ, their costs are compared
+/// by the minute.
+const UNEQUAL: f64 = 0.01;
+
 /// For a person: the verdict, and a table below.
 pub fn text(tried: &Tried) -> String {
-    let Tried { runs, low_confidence, recorded, judged, .. } = tried;
+    let Tried { runs, low_confidence, recorded, .. } = tried;
     let mut text = String::new();
     if let Some(recorded) = recorded {
         text += &reproduced(recorded);
         text.push('\n');
     }
-    for line in verdicts(runs).iter().chain(judged) {
+    for line in verdicts(runs).iter().chain(&tried.basis()) {
         text += line;
         text.push('\n');
-    }
-    if let Some(rate) = tried.options.service_rate {
-        let _ = writeln!(text, "{}", queue(rate));
     }
     let _ = writeln!(text, "\n{}\n", span(tried));
     text += &table(&rows(runs), Align::Right);
@@ -46,21 +50,22 @@ pub fn text(tried: &Tried) -> String {
 
 /// What each candidate costs and leaves short, and each against the first one.
 pub fn verdicts(runs: &[Run]) -> Vec<String> {
-    let mut lines: Vec<String> = runs.iter().map(|run| verdict(&run.figures)).collect();
+    let mut lines: Vec<String> = runs.iter().map(verdict).collect();
     if let [first, others @ ..] = runs {
-        lines.extend(others.iter().map(|other| comparison(&first.figures, &other.figures)));
+        lines.extend(others.iter().map(|other| comparison(first, other)));
     }
     lines
 }
 
 /// How many decisions were made, and when.
 pub fn span(tried: &Tried) -> String {
-    let Tried { runs, .. } = tried;
     let (first, last) = tried.span();
-    let days = (last - first) as f64 / 86_400_000.0;
-    let ticks = runs.first().map_or(0, |run| run.ticks);
-    let decisions = story::counted(ticks, "decision");
-    format!("{decisions} in {days:.1} days, from {} to {}", shown(first), shown(last))
+    let decisions = story::counted(tried.ticks(), "decision");
+    let length = match last - first {
+        ms @ DAY_MS.. => format!("{:.1} days", ms as f64 / DAY_MS as f64),
+        ms => story::span(ms),
+    };
+    format!("{decisions} in {length}, from {} to {}", shown(first), shown(last))
 }
 
 /// The table of figures, its header first.
@@ -88,7 +93,6 @@ pub fn header(first: &str) -> Vec<String> {
 
 /// A row below it.
 pub fn row(first: String, figures: &Figures) -> Vec<String> {
-    let number = |number: f64| format!("{number:.1}");
     vec![
         first,
         number(figures.replica_hours),
@@ -114,14 +118,22 @@ pub fn shown(time: UnixMillis) -> String {
     jiff::Timestamp::from_second(time.div_euclid(1000)).unwrap_or_default().to_string()
 }
 
-fn verdict(figures: &Figures) -> String {
-    let name = plain(&figures.name);
-    let cost = figures.replica_hours;
+fn verdict(run: &Run) -> String {
+    let Run { figures, minutes, .. } = run;
+    let cost = format!("{}: {} replica-hours", plain(&figures.name), number(figures.replica_hours));
+    // A gap needs nothing, so that it is never short.
+    let of_known = match minutes.known <= minutes.counted * (1.0 - UNKNOWN) {
+        true => {
+            let [known, counted] = [minutes.known, minutes.counted].map(number);
+            format!(" in the {known} of {counted} minutes in which the load is known")
+        }
+        false => String::new(),
+    };
     match figures.worst_under {
-        None => format!("{name}: {cost:.1} replica-hours, and never short of pods"),
+        None => format!("{cost}, and never short of pods{of_known}"),
         Some(worst) => format!(
-            "{name}: {cost:.1} replica-hours, and short of pods for {:.1} minutes: at worst {} of {} ready, at {}",
-            figures.under_minutes,
+            "{cost}, and short of pods for {} minutes{of_known}: at worst {} of {} ready, at {}",
+            number(figures.under_minutes),
             worst.ready,
             worst.needed,
             shown((worst.time * 1000.0) as UnixMillis)
@@ -129,20 +141,47 @@ fn verdict(figures: &Figures) -> String {
     }
 }
 
+/// What a second run costs against the first in percent, and whether that is by the minute, as they are counted for
+/// unequal times. None if it can't be compared.
+pub fn cost_against(first: &Run, second: &Run) -> Option<(f64, bool)> {
+    let [one, other] = [first, second].map(|run| run.minutes.counted);
+    let is_by_minute = (one - other).abs() > UNEQUAL * one.max(other);
+    let per_minute = if is_by_minute { one / other } else { 1.0 };
+    let share = second.figures.replica_hours / first.figures.replica_hours * per_minute - 1.0;
+    share.is_finite().then(|| (tidy(share * 100.0, 1), is_by_minute))
+}
+
 /// The second against the first.
-fn comparison(first: &Figures, second: &Figures) -> String {
-    let share = tidy((second.replica_hours / first.replica_hours - 1.0) * 100.0, 1);
-    let cost = match share.is_finite() {
-        true => format!("{share:+.1} % replica-hours"),
-        false => "replica-hours that can't be compared".to_owned(),
+fn comparison(first: &Run, second: &Run) -> String {
+    let cost = match cost_against(first, second) {
+        Some((share, false)) => format!("{share:+.1} % replica-hours"),
+        Some((share, true)) => {
+            let [one, other] = [first, second].map(|run| number(run.minutes.counted));
+            format!(
+                "{share:+.1} % replicas on average (they are counted for {other} and {one} minutes)"
+            )
+        }
+        None => "replica-hours that can't be compared".to_owned(),
     };
+    let [first, second] = [first, second].map(|run| &run.figures);
+    let short = second.under_pod_minutes - first.under_pod_minutes;
+    let digits = digits(short);
     format!(
-        "{} against {}: {cost}, {:+.1} pod-minutes short, {:+} changes",
+        "{} against {}: {cost}, {:+.digits$} pod-minutes short, {:+} changes",
         plain(&second.name),
         plain(&first.name),
-        tidy(second.under_pod_minutes - first.under_pod_minutes, 1),
+        tidy(short, digits as i32),
         second.scale_events as i64 - first.scale_events as i64
     )
+}
+
+/// A number with a digit after the point, and with two where it is below 0.1, so that little is not none.
+pub fn number(number: f64) -> String {
+    format!("{number:.*}", digits(number))
+}
+
+fn digits(number: f64) -> usize {
+    if number.abs() < 0.1 && tidy(number, 2) != 0.0 { 2 } else { 1 }
 }
 
 /// A number rounded to so many digits after the point, which is no `-0`.
@@ -164,7 +203,7 @@ pub fn reproduced(recorded: &FromPrometheus) -> String {
     let mut text = String::new();
     match &recorded.reproduction {
         None => {
-            text += "Not compared with what was: no sample of kube-state-metrics, and none of pods, says how many replicas there were after a decision\n"
+            text += "Not compared with what was: in the last day of it, no sample of kube-state-metrics or of pods says how many replicas there were after a decision\n"
         }
         Some(reproduction) => {
             let share = |share: f64| format!("{:.1} %", share * 100.0);

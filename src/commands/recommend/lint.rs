@@ -73,3 +73,137 @@ pub fn warnings(found: &Recommendation, spec: &Value, trace: &Trace) -> Vec<Stri
     }
     warnings
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backtest::{Figures, Load, Trial};
+    use serde_json::json;
+
+    const DAY_MS: i64 = 86_400_000;
+    const DAY: f64 = 1_440.0;
+
+    fn spec(least: i64, most: i64) -> Value {
+        json!({"minReplicas": least, "maxReplicas": most})
+    }
+
+    /// A spec that was tried on three days, with nothing to say of it.
+    fn trial(spec: Value) -> Trial {
+        let tuned = Figures {
+            name: "web".to_owned(),
+            replica_hours: 300.0,
+            needed_replica_hours: 250.0,
+            under_minutes: 0.0,
+            under_pod_minutes: 0.0,
+            worst_under: None,
+            over_pod_minutes: 0.0,
+            scale_events: 40,
+            reversals: 2,
+            minutes_at_min: DAY,
+            minutes_at_max: 0.0,
+        };
+        Trial {
+            label: "present".to_owned(),
+            spec,
+            headroom: 10.0,
+            nominal: 10.0,
+            is_plain: true,
+            tuned,
+            later: None,
+            ruled_out: None,
+        }
+    }
+
+    /// What is said of a spec, of which the load needs eight pods at most, after a change of what was found.
+    fn said_of(spec: Value, load: &Load, change: impl Fn(&mut Recommendation)) -> Vec<String> {
+        let mut found = Recommendation {
+            present: trial(spec.clone()),
+            recommended: None,
+            reason: String::new(),
+            others: Vec::new(),
+            split: 3 * DAY_MS,
+            most_needed: 8,
+        };
+        change(&mut found);
+        warnings(&found, &spec, &Trace::File(load.clone()))
+    }
+
+    /// Five days of a load that varies, with a point each ten minutes, without those of a time.
+    fn load(gap: std::ops::Range<i64>) -> Load {
+        let known = (0..720_i64).filter(|row| !gap.contains(row));
+        Load::of(known.map(|row| (row * 600_000, (row * 7_919 % 101) as f64, row == gap.end)))
+    }
+
+    #[test]
+    fn a_spec_without_a_mistake_has_no_warning() {
+        assert_eq!(said_of(spec(1, 20), &load(0..0), |_| {}), [""; 0]);
+    }
+
+    #[test]
+    fn probable_mistakes_of_a_spec_are_told() {
+        type Change = fn(&mut Recommendation);
+        let cases: [(Value, Change, &str); 9] = [
+            (spec(5, 5), |_| {}, "minReplicas is maxReplicas (5): nothing is scaled"),
+            (
+                spec(1, 10),
+                |found| found.present.tuned.minutes_at_max = 2.9 * DAY,
+                "always at maxReplicas (10): the load can't be followed",
+            ),
+            (
+                spec(1, 10),
+                |found| found.present.tuned.minutes_at_max = 90.0,
+                "at maxReplicas (10) for 1.5 hours: while it is there, load that grows is not followed; it needs 8 at most",
+            ),
+            (
+                spec(1, 10),
+                |found| {
+                    found.present.tuned.minutes_at_max = 6.0;
+                    found.present.tuned.under_minutes = 6.0;
+                },
+                "at maxReplicas (10) for 0.1 hours",
+            ),
+            (spec(1, 41), |_| {}, "never near maxReplicas (41): the load needs 8 at most, so that"),
+            (
+                spec(1, 20),
+                |found| found.present.tuned.minutes_at_min = 2.9 * DAY,
+                "always at minReplicas: nothing is scaled by this load",
+            ),
+            (
+                spec(1, 20),
+                |found| found.present.headroom = -20.0,
+                "its target is 25.0 % above what a pod carries",
+            ),
+            (
+                spec(1, 20),
+                |found| found.present.tuned.reversals = 11,
+                "it flaps: 11 of 40 changes are against the one before",
+            ),
+            (
+                spec(3, 20),
+                |found| found.recommended = Some(trial(spec(2, 20))),
+                "minReplicas becomes 2 instead of 3: the load says nothing of nodes",
+            ),
+        ];
+        for (spec, change, expected) in cases {
+            let said = said_of(spec, &load(0..0), change);
+            assert!(said.len() == 1 && said[0].starts_with(expected), "{expected}: {said:?}");
+        }
+    }
+
+    #[test]
+    fn load_that_says_little_is_told() {
+        let short = said_of(spec(1, 20), &load(0..0), |found| {
+            (found.split, found.present.tuned.minutes_at_min) = (DAY_MS, 0.0);
+        });
+        assert_eq!(short, ["tuned on 24 hours: a day is no week"]);
+        // A gap of two hours is between rows that are ten minutes before and after it.
+        let gap = load(100..111);
+        let said = said_of(spec(1, 20), &gap, |_| {});
+        assert!(
+            said.len() == 1 && said[0].starts_with("120 minutes of the load can't"),
+            "{said:?}"
+        );
+        let said = said_of(spec(1, 41), &gap, |_| {});
+        assert!(said[0].contains("the load needs 8 or more, as more may have been"), "{said:?}");
+    }
+}

@@ -168,6 +168,23 @@ pub fn of_many(mut found: Vec<(Subject, Found)>, failed: &[String]) -> String {
 fn change(before: f64, after: f64, what: &str) -> String {
     match before > 0.0 {
         true => format!("{:+.1} % {what}", tidy((after / before - 1.0) * 100.0, 1)),
-        false => format!("{after:.1} {what} instead of none"),
+        false if after > 0.0 => format!("{after:.1} {what} instead of none"),
+        false => format!("as before, no {what}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_change_is_told_by_what_was() {
+        for (before, after, expected) in [
+            (10.0, 5.0, "-50.0 % pod-minutes"),
+            (0.0, 5.0, "5.0 pod-minutes instead of none"),
+            (0.0, 0.0, "as before, no pod-minutes"),
+        ] {
+            assert_eq!(change(before, after, "pod-minutes"), expected);
+        }
     }
 }
