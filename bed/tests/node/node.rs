@@ -82,6 +82,7 @@ impl Node {
                 name: object["metadata"]["name"].as_str().expect("a name").to_owned(),
                 ready: stays
                     && status["conditions"].as_array().is_some_and(|all| all.iter().any(is_true)),
+                stays,
                 restarts: status["containerStatuses"][0]["restartCount"].as_u64().unwrap_or(0),
             }
         };
@@ -124,6 +125,8 @@ pub struct Pod {
     pub name: String,
     /// Whether it is ready and not being deleted: a pod that ends stays ready for a while.
     pub ready: bool,
+    /// Whether it is not being deleted.
+    pub stays: bool,
     /// How often its first container was restarted.
     pub restarts: u64,
 }

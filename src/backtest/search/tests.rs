@@ -313,7 +313,8 @@ fn nothing_becomes_smaller_by_a_load_that_can_t_be_trusted() {
         ("rest", &|time| time > two_thirds),
     ];
     for (name, is_cut) in parts {
-        let cut = waves().points().map(|(time, value)| {
+        let load = waves();
+        let cut = load.points().map(|(time, value)| {
             (time, if is_cut(time) { value.min(110.0) } else { value }, false)
         });
         let cut: Vec<_> = cut.collect();

@@ -68,7 +68,7 @@ impl Own {
         convert_object(object, &mut converted);
         let object = converted.objects.pop().unwrap_or_else(|| panic!("{:?}", converted.errors));
         let read = serde_json::from_value(object.clone()).expect("an object");
-        let spec = read_autoscaler(read, None).parsed.expect("a spec").scaling.spec;
+        let spec = read_autoscaler(read, None).parsed.expect("a spec").scaling.spec.clone();
         let least = object["spec"]["minReplicas"].as_i64().expect("a number").max(1);
         Self { object, spec, scaled: Scaled::new(least as i32, true), rounds: 0 }
     }

@@ -320,7 +320,7 @@ impl World {
                 return;
             };
             let pod = self.pods[found];
-            if !is_parallel && !(Self::is_active(&pod) && self.is_ready(&pod)) {
+            if !is_parallel && (!Self::is_active(&pod) || !self.is_ready(&pod)) {
                 return;
             }
         }
