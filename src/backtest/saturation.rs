@@ -360,6 +360,13 @@ mod tests {
         load.points().collect()
     }
 
+    /// Repeatable noise from 0 to 1, which has no pattern from row to row.
+    fn noise(row: usize) -> f64 {
+        let x = (row as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        ((x ^ (x >> 27)) >> 11) as f64 / (1_u64 << 53) as f64
+    }
+
     /// Of load that is cut off for a twentieth of the time or less, which is no pile of all rows.
     #[test]
     fn the_top_of_a_peak_that_was_cut_off_is_marked() {
@@ -376,11 +383,11 @@ mod tests {
                 let limit = sorted[(sorted.len() as f64 * share) as usize];
                 let [found, all] = marked(&points, limit, |_, value| value.min(limit));
                 assert!(found >= 0.9 && all < 2.0, "{name} {share}: {found} {all}");
-                // With a little noise of the measurement less is found of the rarest, and more than by chance.
+                // With a little noise of the measurement less is found of some.
                 let [found, _] = marked(&points, limit, |row, value| {
-                    value.min(limit * (1.0 - 0.002 * ((row * 6_007) % 97) as f64 / 97.0))
+                    value.min(limit * (1.0 - 0.002 * noise(row)))
                 });
-                assert!(found >= 0.7, "{name} {share}: {found}");
+                assert!(found >= 0.8, "{name} {share}: {found}");
             }
         }
         let points = trace("crane-00");

@@ -320,7 +320,8 @@ impl World {
                 return;
             };
             let pod = self.pods[found];
-            if !is_parallel && (!Self::is_active(&pod) || !self.is_ready(&pod)) {
+            let is_up = Self::is_active(&pod) && self.is_ready(&pod);
+            if !is_parallel && !is_up {
                 return;
             }
         }
