@@ -375,11 +375,7 @@ mod tests {
             sleep(Duration::from_millis(100)).await;
         }
         assert!(begun.elapsed() >= LEADER_WAIT - Duration::from_secs(1));
-        assert!(
-            lines.text().contains("invalid peer certificate: UnknownIssuer"),
-            "{}",
-            lines.text()
-        );
+        assert!(lines.text().contains("invalid peer certificate: "), "{}", lines.text());
         running.abort();
     }
 

@@ -213,13 +213,5 @@ mod tests {
                 assert_eq!(read(&copied, &of_two), expected, "{of_two}");
             }
         }
-        // Two of one name and of the same labels had a number behind the generated name.
-        let twice = json!([of_labels("/a"), of_labels("/a")]);
-        let name = candidate("shop", "web", one).metrics[0].name.clone();
-        let twice = candidate("prod", "api", twice);
-        let expected = Ok(vec![None, Some(9.0)]);
-        assert_eq!(read(&twice, &format!("{name}#2=9")), expected);
-        let error = read(&twice, &format!("{name}=9")).unwrap_err();
-        assert!(error.contains("requests#1 or requests#2"), "{error}");
     }
 }

@@ -2,6 +2,9 @@
 
 use serde_json::{Value, json};
 
+/// The sync period of kube-controller-manager if its flags don't say otherwise, in seconds.
+pub const SYNC_PERIOD: i32 = 15;
+
 /// What is to be done with an HPA when its Autoscaler is made.
 pub const DELETE_HPA: &str = "delete the HorizontalPodAutoscaler when the Autoscaler is made: while both are there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector), but with --native-hpas=ignore both do";
 

@@ -2,8 +2,7 @@
 //!
 //! Source: `GetMetricsWithFallback` of KEDA 2.21.
 
-use super::conversion::Conversion;
-use super::scaled_object::SYNC_PERIOD;
+use super::conversion::{Conversion, SYNC_PERIOD};
 use super::trigger::Made;
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -22,68 +21,70 @@ const POLLING_INTERVAL: i32 = 30;
 /// The longest `failureDurationSeconds`.
 const LONGEST: i64 = 86_400;
 
-impl Conversion {
-    /// Converts a fallback, given the target of a formula, if there is one. Returns whether KEDA has one for any trigger.
-    pub fn fallback(
-        &mut self,
-        fallback: &KedaFallback,
-        target: Option<&str>,
-        polling_interval: Option<i32>,
-        made: &mut Made,
-        new: &mut Value,
-    ) -> bool {
-        if made.custom.is_empty() {
-            self.note(
-                "fallback is left out: there is no Prometheus trigger that it would stand for",
-            );
-            return false;
-        }
-        if target.is_some_and(|target| !target.parse::<i64>().is_ok_and(|target| target > 0)) {
-            self.note("fallback is left out: KEDA reads none where advanced.scalingModifiers.target is no whole number");
-            return false;
-        }
-        match fallback.behavior.as_deref().unwrap_or_default() {
-            "" | "static" => {
-                let interval = polling_interval.unwrap_or(POLLING_INTERVAL);
-                self.static_fallback(fallback, interval, made);
-            }
-            "currentReplicas" => self.note("fallback.behavior currentReplicas is left out: without a fallback the replicas stay as they are"),
-            "currentReplicasIfHigher" => {
-                let is_one = made.custom.len() + made.metrics.len() == 1;
-                new["fallback"] = json!({
-                    "failureThreshold": fallback.failure_threshold.max(1),
-                    "replicas": fallback.replicas,
-                });
-                match is_one {
-                    true => self.note("fallback.behavior currentReplicasIfHigher: a fallback raises to its replicas at once, not by behavior.scaleUp"),
-                    false => self.missing("fallback.behavior currentReplicasIfHigher has no counterpart beside other triggers: a fallback does not apply while one of them asks for as many replicas as there are"),
-                }
-            }
-            "currentReplicasIfLower" => self.missing("fallback.behavior currentReplicasIfLower has no counterpart: a failed metric never asks for the fewer of two numbers here"),
-            "scalingModifiers" => self.missing("fallback.behavior scalingModifiers has no counterpart: `??` of the formula counts at once"),
-            other => self.missing(&format!("fallback.behavior {other:?} is not known, so that there is no fallback")),
-        }
-        true
+/// Converts a fallback, given the target of a formula, if there is one. Returns whether KEDA has one for any trigger.
+pub fn convert(
+    conversion: &mut Conversion,
+    fallback: &KedaFallback,
+    target: Option<&str>,
+    polling_interval: Option<i32>,
+    made: &mut Made,
+    new: &mut Value,
+) -> bool {
+    if made.custom.is_empty() {
+        conversion
+            .note("fallback is left out: there is no Prometheus trigger that it would stand for");
+        return false;
     }
+    if target.is_some_and(|target| !target.parse::<i64>().is_ok_and(|target| target > 0)) {
+        conversion.note("fallback is left out: KEDA reads none where advanced.scalingModifiers.target is no whole number");
+        return false;
+    }
+    match fallback.behavior.as_deref().unwrap_or_default() {
+        "" | "static" => {
+            let interval = polling_interval.unwrap_or(POLLING_INTERVAL);
+            static_fallback(conversion, fallback, interval, made);
+        }
+        "currentReplicas" => conversion.note("fallback.behavior currentReplicas is left out: without a fallback the replicas stay as they are"),
+        "currentReplicasIfHigher" => {
+            let is_one = made.custom.len() + made.metrics.len() == 1;
+            new["fallback"] = json!({
+                "failureThreshold": fallback.failure_threshold.max(1),
+                "replicas": fallback.replicas,
+            });
+            match is_one {
+                true => conversion.note("fallback.behavior currentReplicasIfHigher: a fallback raises to its replicas at once, not by behavior.scaleUp"),
+                false => conversion.missing("fallback.behavior currentReplicasIfHigher has no counterpart beside other triggers: a fallback does not apply while one of them asks for as many replicas as there are"),
+            }
+        }
+        "currentReplicasIfLower" => conversion.missing("fallback.behavior currentReplicasIfLower has no counterpart: a failed metric never asks for the fewer of two numbers here"),
+        "scalingModifiers" => conversion.missing("fallback.behavior scalingModifiers has no counterpart: `??` of the formula counts at once"),
+        other => conversion.missing(&format!("fallback.behavior {other:?} is not known, so that there is no fallback")),
+    }
+    true
+}
 
-    /// KEDA puts `replicas` in the place of each metric that fails.
-    fn static_fallback(&mut self, fallback: &KedaFallback, interval: i32, made: &mut Made) {
-        let KedaFallback { failure_threshold: threshold, replicas, .. } = fallback;
-        let (interval, period) = (i64::from(interval.max(1)), i64::from(SYNC_PERIOD));
-        // It counts its own polls, and what its HPA reads.
-        let seconds = i64::from(*threshold) * interval * period;
-        let seconds = seconds.saturating_add(interval + period - 1) / (interval + period);
-        if seconds > LONGEST {
-            self.missing(&format!(
-                "fallback.failureThreshold {threshold}: a metric can be waited for a day at most"
-            ));
-        }
-        let seconds = seconds.clamp(1, LONGEST);
-        for metric in &mut made.custom {
-            // The least that KEDA's HPA has is 1.
-            metric["fallback"] =
-                json!({"failureDurationSeconds": seconds, "replicas": replicas.max(&1)});
-        }
-        self.note(&format!("fallback becomes that of each metric, after {seconds} s: about as long as {threshold} failures take where KEDA polls every {interval} s and its HorizontalPodAutoscaler reads every {period} s"));
+/// KEDA puts `replicas` in the place of each metric that fails.
+fn static_fallback(
+    conversion: &mut Conversion,
+    fallback: &KedaFallback,
+    interval: i32,
+    made: &mut Made,
+) {
+    let KedaFallback { failure_threshold: threshold, replicas, .. } = fallback;
+    let (interval, period) = (i64::from(interval.max(1)), i64::from(SYNC_PERIOD));
+    // It counts its own polls, and what its HPA reads.
+    let seconds = i64::from(*threshold) * interval * period;
+    let seconds = seconds.saturating_add(interval + period - 1) / (interval + period);
+    if seconds > LONGEST {
+        conversion.missing(&format!(
+            "fallback.failureThreshold {threshold}: a metric can be waited for a day at most"
+        ));
     }
+    let seconds = seconds.clamp(1, LONGEST);
+    for metric in &mut made.custom {
+        // The least that KEDA's HPA has is 1.
+        metric["fallback"] =
+            json!({"failureDurationSeconds": seconds, "replicas": replicas.max(&1)});
+    }
+    conversion.note(&format!("fallback becomes that of each metric, after {seconds} s: about as long as {threshold} failures take where KEDA polls every {interval} s and its HorizontalPodAutoscaler reads every {period} s"));
 }

@@ -2,9 +2,10 @@
 //!
 //! Sources: the ScaledObject specification, and the Prometheus, Cron, CPU and Memory scalers of KEDA 2.21.
 
-use super::conversion::Conversion;
-use super::fallback::KedaFallback;
+use super::conversion::{Conversion, SYNC_PERIOD};
+use super::fallback::{self, KedaFallback};
 use super::trigger::{self, Made, Trigger, is_false};
+use super::zero;
 use crate::promql::formula::{to_promql, trigger_value};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -35,9 +36,6 @@ struct ScaleTargetRef {
     name: String,
 }
 
-/// The sync period of kube-controller-manager if its flags don't say otherwise, in seconds.
-pub const SYNC_PERIOD: i32 = 15;
-
 impl Conversion {
     /// Converts the spec of a ScaledObject.
     pub fn of_scaled_object(&mut self, spec: ScaledObject, annotations: &Value) -> Value {
@@ -62,10 +60,17 @@ impl Conversion {
         }
         let stands_in = spec.fallback.as_ref().is_some_and(|fallback| {
             let target = modifiers.map(|modifiers| field(modifiers, "target"));
-            self.fallback(fallback, target.as_deref(), spec.polling_interval, &mut made, &mut new)
+            fallback::convert(
+                self,
+                fallback,
+                target.as_deref(),
+                spec.polling_interval,
+                &mut made,
+                &mut new,
+            )
         });
         match spec.idle_replica_count {
-            Some(0) if min > 0 => self.idle(min, &mut made, &mut new),
+            Some(0) if min > 0 => zero::idle(self, min, &mut made, &mut new),
             Some(idle) if idle != 0 => self.missing(&format!(
                 "idleReplicaCount {idle}: only 0 has a counterpart; minReplicas {min} is what stays"
             )),
@@ -106,12 +111,12 @@ impl Conversion {
             new["behavior"] = behavior.clone();
         }
         if may_be_zero && min > 0 {
-            self.exactly_least(min, &mut new);
+            zero::exactly_least(self, min, &mut new);
         }
         if may_be_zero && is_active {
-            self.wake(min.max(1), &mut new);
-            self.sleep(max, &new);
-            self.cooldown(i64::from(spec.cooldown_period.unwrap_or(300)), &mut new);
+            zero::wake(self, min.max(1), &mut new);
+            zero::sleep(self, max, &new);
+            zero::cooldown(self, i64::from(spec.cooldown_period.unwrap_or(300)), &mut new);
             if stands_in {
                 self.missing("fallback: a workload at zero stays there while a trigger fails; KEDA wakes it after failureThreshold failures");
             }
