@@ -1,5 +1,6 @@
 //! Autoscalers of one target, in the files of `plimsoll check -f`.
 
+use super::objects::maker;
 use crate::hpa::parse_group;
 use serde_json::Value;
 
@@ -22,7 +23,7 @@ struct Target {
 }
 
 impl Scaler {
-    /// The object of a file, if it is one, in this namespace.
+    /// The object of a file, if it is one, in this namespace. One that another has made scales for that one.
     pub fn read(object: &Value, namespace: &str) -> Option<Self> {
         let group = parse_group(object["apiVersion"].as_str()?).ok()?;
         let kinds = [
@@ -32,6 +33,9 @@ impl Scaler {
         ];
         let kind = object["kind"].as_str()?;
         let (_, kind) = kinds.into_iter().find(|known| *known == (group, kind))?;
+        if maker(object).is_some() {
+            return None;
+        }
         let reference = &object["spec"]["scaleTargetRef"];
         // KEDA has defaults, and the others require both.
         let of = |field: &str, default: &'static str| reference[field].as_str().unwrap_or(default);
@@ -97,6 +101,18 @@ mod tests {
             "---\napiVersion: {version}\nkind: {kind}\nmetadata: {{name: {name}, namespace: shop}}\n\
              spec: {{maxReplicas: 3, {more}}}\n"
         )
+    }
+
+    #[test]
+    fn what_another_object_has_made_is_no_second_autoscaler() {
+        let web = "scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}";
+        let made = object("autoscaling/v2", "HorizontalPodAutoscaler", "a", web).replace(
+            "namespace: shop",
+            "namespace: shop, ownerReferences: [{apiVersion: plimsoll.dev/v1alpha1, kind: Autoscaler, name: a, uid: u}]",
+        );
+        let both = object("plimsoll.dev/v1alpha1", "Autoscaler", "a", web) + &made;
+        let warnings = checked(&both).texts.warnings;
+        assert!(warnings.is_empty(), "{warnings:?}");
     }
 
     #[test]

@@ -190,7 +190,9 @@ fn a_line_of_the_log_takes_so_many_bytes() {
         "a line of the decision log: {few} bytes for 10 pods, {some} for 100, {many} for 1,000"
     );
     let per_pod = (many - some) / 900;
-    assert!(few < 16_000 && per_pod < 500, "{few}, and {per_pod} a pod");
+    // As docs/growth.md has it.
+    let near = |bytes: usize, said: usize| bytes.abs_diff(said) * 10 < said;
+    assert!(near(few, 6_350) && near(per_pod, 270), "{few}, and {per_pod} a pod");
 }
 
 #[test]

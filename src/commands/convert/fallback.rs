@@ -73,7 +73,7 @@ fn static_fallback(
     let KedaFallback { failure_threshold: threshold, replicas, .. } = fallback;
     let (interval, period) = (i64::from(interval.max(1)), i64::from(SYNC_PERIOD));
     // It counts its own polls, and what its HPA reads.
-    let seconds = i64::from(*threshold) * interval * period;
+    let seconds = i64::from(*threshold).saturating_mul(interval * period);
     let seconds = seconds.saturating_add(interval + period - 1) / (interval + period);
     if seconds > LONGEST {
         conversion.missing(&format!(

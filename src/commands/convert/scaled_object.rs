@@ -106,9 +106,14 @@ impl Conversion {
         if let Some(behavior) = spec
             .advanced
             .pointer("/horizontalPodAutoscalerConfig/behavior")
-            .filter(|b| b.is_object())
+            .filter(|behavior| !behavior.is_null())
         {
-            new["behavior"] = behavior.clone();
+            let rules = ["scaleUp", "scaleDown"].map(|direction| behavior.get(direction));
+            let is_valid = |rules: &Value| rules.is_object() || rules.is_null();
+            match behavior.is_object() && rules.into_iter().flatten().all(is_valid) {
+                true => new["behavior"] = behavior.clone(),
+                false => self.missing("advanced.horizontalPodAutoscalerConfig.behavior is no behavior: scaleUp and scaleDown are objects"),
+            }
         }
         if may_be_zero && min > 0 {
             zero::exactly_least(self, min, &mut new);

@@ -50,6 +50,25 @@ fn a_static_fallback_is_that_of_each_metric() {
     ));
     assert_eq!(spec["customMetrics"][0]["fallback"]["failureDurationSeconds"], 86_400);
     assert!(notes.contains(PREVIEW) && notes.contains("failureThreshold 9000"), "{notes}");
+    let (spec, notes) = scaled(&format!(
+        "  minReplicaCount: 1\n  pollingInterval: 2000000000\n  fallback: {{failureThreshold: 2000000000, replicas: 6}}\n  triggers: [{}]\n",
+        trigger("")
+    ));
+    assert_eq!(spec["customMetrics"][0]["fallback"]["failureDurationSeconds"], 86_400);
+    assert!(notes.contains(PREVIEW), "{notes}");
+}
+
+#[test]
+fn a_behavior_that_is_none_is_a_preview() {
+    for behavior in ["[]", "{scaleUp: [{type: Pods, value: 4}]}", "{scaleDown: fast}"] {
+        let (spec, notes) = scaled(&format!(
+            "  minReplicaCount: 5\n  idleReplicaCount: 0\n  cooldownPeriod: 900\n\
+             \x20 advanced: {{horizontalPodAutoscalerConfig: {{behavior: {behavior}}}}}\n  triggers: [{}]\n",
+            trigger("")
+        ));
+        assert_eq!(spec["minReplicas"], 0, "{notes}");
+        assert!(notes.contains(PREVIEW) && notes.contains("is no behavior"), "{notes}");
+    }
 }
 
 #[test]

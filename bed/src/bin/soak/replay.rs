@@ -19,6 +19,10 @@ pub fn all(cluster: &Cluster) -> Result<String, String> {
             let mut lines = std::fs::read(&log).map_err(failed)?;
             let whole = lines.iter().rposition(|byte| *byte == b'\n').map_or(0, |end| end + 1);
             lines.truncate(whole);
+            // A replica that never led has decided nothing.
+            if lines.is_empty() {
+                continue;
+            }
             let copy = log.with_extension("whole");
             std::fs::write(&copy, lines).map_err(failed)?;
             let done = Command::new(binary()).arg("replay").arg(&copy).output().map_err(failed)?;
@@ -30,7 +34,10 @@ pub fn all(cluster: &Cluster) -> Result<String, String> {
             said += &format!("  {name}: {output}");
         }
     }
-    Ok(said)
+    match said.is_empty() {
+        true => Err("no replica has logged a decision".to_owned()),
+        false => Ok(said),
+    }
 }
 
 /// A log and what was rotated away from it.
