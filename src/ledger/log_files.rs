@@ -102,8 +102,13 @@ fn open_at_start(path: &Path) -> io::Result<OpenLog> {
     if open.is_file {
         let tried = beside(path, "new");
         match OpenOptions::new().write(true).create_new(true).open(&tried) {
-            // Of a start that was ended in between.
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            // Of a start that was ended in between, unless somebody has written to it.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                let found = std::fs::metadata(&tried)?;
+                if found.is_file() && found.len() > 0 {
+                    return Ok(open);
+                }
+            }
             made => drop(made?),
         }
         std::fs::remove_file(tried)?;
