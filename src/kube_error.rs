@@ -13,7 +13,15 @@ pub fn worded(error: &kube::Error) -> String {
     }
 }
 
-/// The same of a watch.
+/// The same for a condition or an event: the API server's own message alone.
+pub fn message(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => causes(other),
+    }
+}
+
+/// Why a watch failed, as [`worded`] says it.
 pub fn worded_watch(error: &watcher::Error) -> String {
     status(error).map_or_else(|| causes(error), from_server)
 }

@@ -1,7 +1,7 @@
 //! Autoscalers of one target, in the files of `plimsoll check -f`.
 
-use super::objects::maker;
-use crate::hpa::parse_group;
+use super::objects::{maker, target};
+use crate::hpa::{TargetRef, parse_group};
 use serde_json::Value;
 
 /// An object that scales a target.
@@ -36,17 +36,15 @@ impl Scaler {
         if maker(object).is_some() {
             return None;
         }
-        let reference = &object["spec"]["scaleTargetRef"];
-        // KEDA has defaults, and the others require both.
-        let of = |field: &str, default: &'static str| reference[field].as_str().unwrap_or(default);
+        let TargetRef { api_version, kind: of_kind, name } = target(object)?;
         Some(Self {
             kind,
             namespace: namespace.to_owned(),
             name: object["metadata"]["name"].as_str()?.to_owned(),
             target: Target {
-                group: parse_group(of("apiVersion", "apps/v1")).ok()?.to_owned(),
-                kind: of("kind", "Deployment").to_owned(),
-                name: reference["name"].as_str()?.to_owned(),
+                group: parse_group(&api_version).ok()?.to_owned(),
+                kind: of_kind,
+                name,
             },
             is_preview: object["spec"]["mode"] == "Preview",
         })

@@ -1,5 +1,6 @@
 //! The objects of YAML files.
 
+use crate::hpa::TargetRef;
 use serde_json::Value;
 use std::io::Read;
 use std::path::Path;
@@ -42,6 +43,22 @@ pub fn maker(object: &Value) -> Option<String> {
         );
         is_known.then(|| format!("{kind} {}", text("name").escape_debug()))
     })
+}
+
+/// A text of an object; empty if it has none there.
+pub fn text<'a>(object: &'a Value, path: &str) -> &'a str {
+    object.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What an autoscaler sizes, if it says so: KEDA's default is a Deployment, and the others say all of it.
+pub fn target(object: &Value) -> Option<TargetRef> {
+    let field = |name: &str, default: &str| {
+        let text = text(object, &format!("/spec/scaleTargetRef/{name}"));
+        if text.is_empty() { default.to_owned() } else { text.to_owned() }
+    };
+    let (api_version, kind) = (field("apiVersion", "apps/v1"), field("kind", "Deployment"));
+    let name = field("name", "");
+    (!name.is_empty()).then_some(TargetRef { api_version, kind, name })
 }
 
 fn flatten(mut object: Value, objects: &mut Vec<Value>) {

@@ -1,6 +1,6 @@
 //! Requests to the API server: time limits, error texts and backoff.
 
-use crate::kube_error::worded;
+use crate::kube_error;
 use crate::leader::REQUEST_TIMEOUT;
 use crate::retry::HandledOnce;
 use kube::Client;
@@ -44,11 +44,10 @@ pub async fn send<T: DeserializeOwned>(
 /// The text of a failed request for conditions and logs: the API server's own message, or the error with its causes.
 pub fn message(error: &kube::Error) -> String {
     match error {
-        kube::Error::Api(status) => status.message.clone(),
         kube::Error::Service(cause) if cause.is::<tokio::time::error::Elapsed>() => {
             format!("the API server did not answer within {REQUEST_TIMEOUT:?}")
         }
-        other => worded(other),
+        other => kube_error::message(other),
     }
 }
 

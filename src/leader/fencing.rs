@@ -3,7 +3,7 @@
 use super::freeze::Freeze;
 use super::settings::REQUEST_TIMEOUT;
 use super::state::LeaderState;
-use crate::kube_error::worded;
+use crate::kube_error::message;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -52,8 +52,7 @@ pub fn is_indeterminate(error: &kube::Error) -> bool {
 fn unconfirmed(error: kube::Error) -> kube::Error {
     let why = match &error {
         kube::Error::Service(cause) if cause.is::<WriteRefused>() => return error,
-        kube::Error::Api(status) => status.message.clone(),
-        other => worded(other),
+        other => message(other),
     };
     WriteRefused::Unconfirmed(why).into()
 }

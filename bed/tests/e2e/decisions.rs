@@ -2,7 +2,7 @@
 
 use crate::ha::{leads, on_two_replicas};
 use crate::operating::plugin;
-use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
+use crate::{FOLLOWS, SOON, managing_native_hpas, on_own_bed, on_shared_bed};
 use bed::pki::Signed;
 use bed::plimsoll::{binary, decision_log};
 use bed::workload::Namespace;
@@ -210,13 +210,7 @@ fn a_decision_is_described_by_kubectl() {
 /// One that is executed here, not only observed.
 #[test]
 fn a_managed_native_hpa_leaves_decisions() {
-    let options = Options {
-        hpa_controller: false,
-        manifests: "deploy/overlays/manage-native-hpas",
-        flags: vec!["--native-hpas=manage".to_owned()],
-        ..Options::default()
-    };
-    on_own_bed(options, async |bed| {
+    on_own_bed(managing_native_hpas(), async |bed| {
         let ns = Namespace::new(&bed.cluster, "managed").await;
         ns.deployment("web", 1, "queue_depth 30").await;
         ns.hpa("web", "queue_depth", "10", 3).await;

@@ -66,6 +66,16 @@ fn on_shared_bed(namespace: &str, test: impl AsyncFnOnce(&Bed, &Namespace<'_>)) 
     });
 }
 
+/// Native HPAs are managed, and kube-controller-manager's HPA controller is off.
+fn managing_native_hpas() -> Options {
+    Options {
+        hpa_controller: false,
+        manifests: "deploy/overlays/manage-native-hpas",
+        flags: vec!["--native-hpas=manage".to_owned()],
+        ..Options::default()
+    }
+}
+
 /// Runs a test that breaks things, on a bed of its own.
 fn on_own_bed(options: Options, test: impl AsyncFnOnce(&mut Bed)) {
     runtime().block_on(async { test(&mut Bed::start(options).await).await });

@@ -1,6 +1,6 @@
 //! The control loop, for Autoscalers and HPAs.
 
-use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
+use crate::{FOLLOWS, SOON, managing_native_hpas, on_own_bed, on_shared_bed};
 use bed::workload::Namespace;
 use bed::{Options, eventually};
 use plimsoll::promql::name::generated_name;
@@ -158,13 +158,7 @@ fn an_hpa_scales_on_our_api_and_is_observed() {
 
 #[test]
 fn an_hpa_is_managed_if_the_built_in_controller_is_off() {
-    let options = Options {
-        hpa_controller: false,
-        manifests: "deploy/overlays/manage-native-hpas",
-        flags: vec!["--native-hpas=manage".to_owned()],
-        ..Options::default()
-    };
-    on_own_bed(options, async |bed| {
+    on_own_bed(managing_native_hpas(), async |bed| {
         let ns = Namespace::new(&bed.cluster, "managed").await;
         ns.deployment("web", 1, "").await;
         ns.hpa("web", "http_requests_total", "10", 5).await;

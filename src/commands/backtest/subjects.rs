@@ -2,7 +2,8 @@
 
 use super::carries;
 use crate::backtest::Candidate;
-use crate::commands::{convert, objects};
+use crate::commands::convert;
+use crate::commands::objects::{self, text};
 use crate::config::RecordedFlags;
 use crate::hpa::TargetRef;
 use serde_json::Value;
@@ -77,7 +78,9 @@ impl Subjects {
                     }
                     Err(error) => subjects.failed.push(in_file(error)),
                 }
-                subjects.workloads.push(workload(object, flags));
+                let target = objects::target(object);
+                let namespace = namespace(object, flags).to_owned();
+                subjects.workloads.push(target.map(|target| (namespace, target)));
             }
             if subjects.found.len() + subjects.failed.len() == before {
                 return Err(in_file(match made {
@@ -181,25 +184,9 @@ fn subject(
     Ok(Some(Subject { object: converted, written: written(object), kind, candidate }))
 }
 
-/// A text of an object; empty if it has none there.
-fn text<'a>(object: &'a Value, path: &str) -> &'a str {
-    object.pointer(path).and_then(Value::as_str).unwrap_or_default()
-}
-
 fn namespace<'a>(object: &'a Value, flags: &'a RecordedFlags) -> &'a str {
     let own = Some(text(object, "/metadata/namespace")).filter(|own| !own.is_empty());
     own.or(flags.namespace.as_deref()).unwrap_or_default()
-}
-
-/// What an autoscaler sizes, also one that can't be tried: a Deployment, where a ScaledObject does not say it.
-fn workload(object: &Value, flags: &RecordedFlags) -> Option<Workload> {
-    let field = |name: &str, default: &str| {
-        let text = text(object, &format!("/spec/scaleTargetRef/{name}"));
-        if text.is_empty() { default.to_owned() } else { text.to_owned() }
-    };
-    let (api_version, kind) = (field("apiVersion", "apps/v1"), field("kind", "Deployment"));
-    let target = TargetRef { api_version, kind, name: field("name", "") };
-    (!target.name.is_empty()).then(|| (namespace(object, flags).to_owned(), target))
 }
 
 /// The object without what the server sets.
@@ -217,8 +204,7 @@ pub fn written(object: &Value) -> Value {
 
 /// Why there is nothing to try where all objects are made.
 fn only_made(object: &Value, by: &str) -> String {
-    let name = object.pointer("/metadata/name").and_then(Value::as_str).unwrap_or_default();
-    let name = name.escape_debug();
+    let name = text(object, "/metadata/name").escape_debug();
     let who = if by.starts_with("ScaledObject") { "KEDA makes" } else { "Plimsoll makes" };
     format!(
         "{who} the HorizontalPodAutoscaler {name} of the {by}, and would take a change of it back: try the {by} with plimsoll backtest -f FILE"

@@ -21,7 +21,8 @@ pub async fn status(flags: &StatusFlags) -> Result<String, OperateError> {
 }
 
 async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, OperateError> {
-    let mut text = format!("Context  {}\n", cluster.place.trim_start_matches("context "));
+    let place = cluster.place.strip_prefix("context ").unwrap_or(&cluster.place);
+    let mut text = format!("Context  {place}\n");
     let lease = match leader(cluster, &flags.cluster).await {
         Err(error) if !error.is_refused() => return Err(error),
         lease => lease,
