@@ -193,8 +193,8 @@ fn each_scales_as_keda_does_from_and_to_zero_and_when_triggers_fail() {
                 [times(1), times(1)],
                 [Failed, times(0)],
                 [times(7), times(7)],
-                // It doubles to these: an HPA without behavior goes on to the highest recommendation of its window, and one
-                // with behavior stays where the tolerance lets it.
+                // 7 doubles to 28: for a total of 30 times the target, an HPA without behavior would go on to the highest
+                // recommendation of its window, 30, and one with behavior stays at 28, within the tolerance.
                 [times(28), times(1)],
             ];
             let mut has_failed = false;
