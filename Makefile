@@ -72,6 +72,7 @@ test-node-short: ## Plimsoll's image in pods of a real node: what takes a minute
 
 test-node: PROFILE = demo
 test-node: ## All tests on a real node: half an hour; NAME=TEST for some, NODE_LOGS=DIR keeps the logs, PROFILE=dist is optimized as what is released. It fails where no node can run
+	@bed/build keda keda-adapter >/dev/null
 	@NODE=$(or $(NODE),require) $(NODE_TESTS) --include-ignored --nocapture $(NAME)
 
 reproduce: all-parts ## MINUTES=20 of kube-controller-manager's own HPA under a load, backtested from Prometheus

@@ -22,32 +22,36 @@ pub const PAUSE: &str = IMAGES[0].0;
 
 /// Writes the archives of the images into a folder, and returns their paths.
 pub fn write(parts: &Path, folder: &Path) -> Vec<PathBuf> {
-    let archives = IMAGES.iter().enumerate().map(|(number, (name, program, arguments))| {
-        let binary = parts.join(program);
-        let path = format!("/{program}");
-        let definition = Definition {
-            entrypoint: [&*path].iter().chain(*arguments).map(|&word| word.to_owned()).collect(),
-            user: "65534:65534".to_owned(),
-            ..Definition::default()
-        };
-        let mut files = vec![file(path, &binary)];
-        files.extend(
-            libraries(&binary).into_iter().map(|path| file(path.clone(), Path::new(&path))),
-        );
-        let archive = Archive {
-            name,
-            architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
-            created: 0,
-            compression: Compression::none(),
-            definition: &definition,
-            files,
-        };
-        let to = folder.join(format!("image-{number}.tar"));
-        let output = std::fs::File::create(&to).expect("a file");
-        archive.write(output).unwrap_or_else(|error| panic!("{name}: {error}"));
-        to
-    });
-    archives.collect()
+    IMAGES.iter().map(|image| write_one(parts, folder, image)).collect()
+}
+
+/// Writes the archive of an image that has a part and is started with these arguments. Returns its path.
+pub fn write_one(
+    parts: &Path,
+    folder: &Path,
+    (name, program, arguments): &(&str, &str, &[&str]),
+) -> PathBuf {
+    let binary = parts.join(program);
+    let path = format!("/{program}");
+    let definition = Definition {
+        entrypoint: [&*path].iter().chain(*arguments).map(|&word| word.to_owned()).collect(),
+        user: "65534:65534".to_owned(),
+        ..Definition::default()
+    };
+    let mut files = vec![file(path, &binary)];
+    files.extend(libraries(&binary).into_iter().map(|path| file(path.clone(), Path::new(&path))));
+    let archive = Archive {
+        name,
+        architecture: if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" },
+        created: 0,
+        compression: Compression::none(),
+        definition: &definition,
+        files,
+    };
+    let to = folder.join(format!("{}.tar", name.replace(['/', ':'], "-")));
+    let output = std::fs::File::create(&to).expect("a file");
+    archive.write(output).unwrap_or_else(|error| panic!("{name}: {error}"));
+    to
 }
 
 fn file(path: String, from: &Path) -> File {

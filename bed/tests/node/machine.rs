@@ -280,6 +280,14 @@ fn ip(arguments: &[&str]) {
     run("ip", arguments);
 }
 
+/// Has the first machine take an image from an archive.
+pub async fn import(cluster: &Cluster, archive: &Path) {
+    let mut command = tokio::process::Command::new(cluster.parts.join("ctr"));
+    command.args(["--address", SOCKET, "--namespace=k8s.io", "images", "import"]).arg(archive);
+    let done = printed(&command.output().await.expect("ctr can be run"));
+    done.unwrap_or_else(|error| panic!("{}: {error}", archive.display()));
+}
+
 /// Writes a file, and returns its path.
 pub fn write(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);

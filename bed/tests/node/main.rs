@@ -15,6 +15,7 @@ mod images;
 mod install;
 mod installation;
 mod isolation;
+mod keda;
 mod load;
 mod machine;
 mod node;
@@ -45,7 +46,7 @@ const TESTS: [(&str, Test); 9] = [
 ];
 
 /// Those that `make test-all` and `make test-node` run, too.
-const LONG: [(&str, Test); 8] = [
+const LONG: [(&str, Test); 9] = [
     ("usage::cpu_scales_as_by_kube_controller_manager", usage::cpu),
     ("certificates::a_new_certificate_in_the_secret_is_served", certificates::secret),
     ("faults::a_leader_that_runs_out_of_memory_is_replaced", faults::memory),
@@ -53,6 +54,7 @@ const LONG: [(&str, Test); 8] = [
     ("drain::a_drain_moves_the_leader_and_keeps_the_budget", drain::moved),
     ("upgrade::workloads_are_left_alone_by_an_upgrade_and_the_uninstall", upgrade::chart),
     ("adapter::hpas_have_metrics_while_plimsoll_takes_the_place", adapter::replaced),
+    ("keda::replicas_stay_while_plimsoll_takes_the_place", keda::replaced),
     ("certificates::the_token_of_the_service_account_is_renewed", certificates::token),
 ];
 

@@ -1,0 +1,200 @@
+//! Plimsoll takes the place of KEDA, as docs/moving-from-keda.md says. KEDA is installed by its own manifests.
+
+use crate::applications::{application, remove_namespace};
+use crate::images::write_one;
+use crate::install::works;
+use crate::installation::{By, Installation, namespace, remove};
+use crate::isolation::{binary, folder};
+use crate::load::Load;
+use crate::machine::{import, write};
+use crate::node::{Node, PODS};
+use crate::scaling::pods_of;
+use bed::pages::Pages;
+use bed::{eventually, root};
+use serde_json::Value;
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// Its images, as those of the other parts, and what the manifests call them.
+const IMAGES: [((&str, &str, &[&str]), &str); 2] = [
+    (("localhost/keda:1", "keda", &[]), "/keda:"),
+    (("localhost/keda-adapter:1", "keda-adapter", &[]), "/keda-metrics-apiserver:"),
+];
+
+/// Twice the same, of which one may go to zero.
+const SCALED_OBJECTS: &str = r#"
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {name: web, namespace: kedas}
+spec:
+  scaleTargetRef: {name: web}
+  pollingInterval: 5
+  maxReplicaCount: 6
+  advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 5}}}}
+  triggers:
+    - type: prometheus
+      metadata:
+        serverAddress: http://prometheus.monitoring.svc:9090
+        query: sum(rate(http_requests_total{namespace="kedas",app="web"}[10s]))
+        threshold: "10"
+---
+apiVersion: keda.sh/v1alpha1
+kind: ScaledObject
+metadata: {name: night, namespace: kedas}
+spec:
+  scaleTargetRef: {name: night}
+  pollingInterval: 5
+  cooldownPeriod: 5
+  minReplicaCount: 0
+  maxReplicaCount: 6
+  advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 5}}}}
+  triggers:
+    - type: prometheus
+      metadata:
+        serverAddress: http://prometheus.monitoring.svc:9090
+        query: sum(rate(http_requests_total{namespace="kedas",app="web"}[10s])) - 30
+        threshold: "10"
+"#;
+
+/// KEDA's manifests with these images, which are on the machine.
+async fn manifests(pages: &Pages) -> String {
+    let module = root().join("bed/parts/keda").display().to_string();
+    let list = "go list -m -f '{{.Dir}}' github.com/kedacore/keda/v2";
+    let render = format!("kubectl kustomize \"$(cd {module} && {list})/config/minimal\"");
+    let text = pages.run(&render).await.unwrap_or_else(|error| panic!("{render}: {error}"));
+    let line = |line: &str| {
+        let start = line.split("image: ").next().unwrap_or_default();
+        let image = |(((name, ..), known)): &((&str, &str, &[&str]), &str)| {
+            (line.len() > start.len() && line.contains(known))
+                .then(|| format!("{start}image: {name}\n"))
+        };
+        IMAGES.iter().find_map(image).unwrap_or_else(|| format!("{line}\n"))
+    };
+    text.lines().map(line).collect::<String>().replace("PullPolicy: Always", "PullPolicy: Never")
+}
+
+/// The fewest replicas that `kedas/web` was to have.
+#[derive(Clone)]
+struct Fewest(Arc<Mutex<i64>>);
+
+impl Fewest {
+    async fn watch(self, node: &Node) {
+        let path = "/apis/apps/v1/namespaces/kedas/deployments/web/scale";
+        loop {
+            if let Ok(text) = node.cluster.raw(path).await {
+                let scale: Value = serde_json::from_str(&text).expect("JSON");
+                // No replicas are left out.
+                let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+                let mut fewest = self.0.lock().expect("no panic");
+                *fewest = replicas.min(*fewest);
+            }
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+/// Waits until what KEDA's HPA wants and what a preview wants is this.
+async fn both_want(node: &Node, replicas: &str) {
+    eventually("KEDA and the preview want the same", PODS, async || {
+        let field = "{.status.desiredReplicas}";
+        let hpa = node.field(&["-n", "kedas", "hpa", "keda-hpa-web"], field).await?;
+        let preview = node.field(&["-n", "kedas", "autoscaler", "web"], field).await?;
+        if hpa == replicas && preview == replicas {
+            return Ok(());
+        }
+        let kinds =
+            ["-n", "kedas", "describe", "autoscalers,horizontalpodautoscalers,scaledobjects"];
+        let all = node.cluster.try_kubectl(&kinds).await?;
+        Err(format!("{replicas}: KEDA {hpa:?}, preview {preview:?}\n{all}"))
+    })
+    .await;
+}
+
+pub fn replaced(node: &'static Node) {
+    node.run(async {
+        remove(node).await;
+        let parts = &node.cluster.parts;
+        assert!(parts.join("keda").exists(), "no KEDA: `bed/build keda keda-adapter`");
+        for (image, _) in &IMAGES {
+            import(&node.cluster, &write_one(parts, &folder(), image)).await;
+        }
+        let pages = Pages::new(&node.cluster);
+        for name in ["plimsoll", "kubectl-plimsoll"] {
+            pages.add(name, &binary());
+        }
+        let run = async |command: &str| {
+            pages.run(command).await.unwrap_or_else(|error| panic!("{command}: {error}"))
+        };
+        let keda = write(&node.cluster.folder, "keda.yaml", &manifests(&pages).await);
+        run(&format!("kubectl apply --server-side -f {keda}")).await;
+        let started = Instant::now();
+        for name in ["keda-operator", "keda-metrics-apiserver"] {
+            node.rolled_out("keda", &format!("deployment/{name}")).await;
+        }
+        println!("KEDA is ready after {:.1} s", started.elapsed().as_secs_f64());
+        for name in ["web", "night"] {
+            application(node, "kedas", "Deployment", name, 1).await;
+        }
+        let objects = write(&node.cluster.folder, "scaledobjects.yaml", SCALED_OBJECTS);
+        run(&format!("kubectl apply -f {objects}")).await;
+        let url = node.url("kedas", "web").await;
+        let mut load = Load::of_url(17, url.clone());
+        pods_of(node, "kedas", "web", 2).await;
+        pods_of(node, "kedas", "night", 0).await;
+
+        // Beside KEDA, which keeps the API of external metrics.
+        namespace(node).await;
+        run("helm upgrade --install plimsoll deploy/chart -n plimsoll \
+             --set prometheus.url=http://prometheus.monitoring.svc:9090")
+        .await;
+        works(node).await;
+        run("kubectl -n kedas get scaledobjects -o yaml | plimsoll convert - \
+             --prometheus-url http://prometheus.monitoring.svc:9090 > active.yaml")
+        .await;
+        let active = run("cat active.yaml").await;
+        assert_eq!(active.matches("kind: Autoscaler").count(), 2, "{active}");
+        assert!(!active.contains("mode: "), "{active}");
+        run("sed 's/^spec:$/spec:\\n  mode: Preview/' active.yaml | kubectl apply -f -").await;
+        both_want(node, "2").await;
+        for (requests, replicas) in [(43, 5), (26, 3)] {
+            load.stop().await.all_succeeded();
+            load = Load::of_url(requests, url.clone());
+            both_want(node, &replicas.to_string()).await;
+            pods_of(node, "kedas", "web", replicas).await;
+        }
+        // The threshold of 30 is passed no more.
+        pods_of(node, "kedas", "night", 0).await;
+
+        let fewest = Fewest(Arc::new(Mutex::new(3)));
+        let watch = tokio::spawn(fewest.clone().watch(node));
+        let started = Instant::now();
+        for name in ["web", "night"] {
+            run(&format!(
+                "kubectl -n kedas patch scaledobject {name} --type=merge \
+                 -p '{{\"spec\":{{\"advanced\":{{\"restoreToOriginalReplicaCount\":false}}}}}}'"
+            ))
+            .await;
+            run(&format!("kubectl -n kedas delete scaledobject {name}")).await;
+            run(&format!("kubectl -n kedas wait --for=delete hpa/keda-hpa-{name} --timeout=60s")).await;
+        }
+        run("kubectl -n kedas scale deployment/night --replicas=1").await;
+        for name in ["web", "night"] {
+            run(&format!(
+                "kubectl -n kedas patch autoscaler {name} --type=merge -p '{{\"spec\":{{\"mode\":\"Active\"}}}}'"
+            ))
+            .await;
+        }
+        println!("taken over in {:.1} s", started.elapsed().as_secs_f64());
+        pods_of(node, "kedas", "night", 0).await;
+        load.stop().await.all_succeeded();
+        load = Load::of_url(47, url);
+        pods_of(node, "kedas", "web", 5).await;
+        pods_of(node, "kedas", "night", 2).await;
+        watch.abort();
+        assert_eq!(*fewest.0.lock().expect("no panic"), 3);
+        load.stop().await.all_succeeded();
+        run(&format!("kubectl delete -f {keda} --timeout=120s")).await;
+        remove_namespace(node, "kedas").await;
+        Installation::changed(Some(By::Helm)).await;
+    });
+}
