@@ -2,7 +2,7 @@
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
-.PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-smoke bench-large bench-growth \
+.PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-large bench-growth \
 	bench-outage bench-fairness bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom licenses advisories clean
 
 help: ## List what there is
@@ -94,6 +94,10 @@ PROGRAM := $(CARGO) build --locked --release --bin plimsoll --bin
 bench: all-parts ## Plimsoll and its peers side by side, on 1,000 autoscalers; writes target/bench/peers.json
 	@$(PROGRAM) bench
 	@target/release/bench
+
+bench-decide: ## One decision: its time, that it allocates nothing, and what the trace of the ledger adds, in instructions (valgrind); fails above 3 %
+	$(CARGO) bench --locked --bench decide
+	@tests/decide-cost
 
 bench-smoke: all-parts ## The benchmark in small, to see that it works
 	@$(PROGRAM) bench

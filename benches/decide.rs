@@ -1,8 +1,8 @@
 //! `decide` in the steady state: one metric whose values change a little from evaluation to
 //! evaluation, with 10, 100 and 1,000 pods, traced for the decision ledger as the control loop does; the
-//! time, and that nothing is allocated.
+//! time, and that nothing is allocated. `tests/decide-cost` counts instructions.
 
-use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
+use criterion::{BenchmarkId, Criterion, criterion_group};
 use plimsoll::hpa::{
     self, AlignedSamples, Context, ControllerConfig, Input, Phase, Pod, PodContainer, Ready,
     Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
@@ -98,18 +98,22 @@ impl Workload {
     }
 }
 
-fn decide(criterion: &mut Criterion) {
+/// The names of the cases, their metric and behavior, and whether they are traced.
+fn cases() -> [(&'static str, Value, Value, bool); 4] {
     let pods_metric = json!({"type": "Pods", "pods": {"metric": {"name": "qps"},
         "target": {"type": "AverageValue", "averageValue": "80m"}}});
     let cpu = json!({"type": "Resource", "resource": {"name": "cpu",
         "target": {"type": "Utilization", "averageUtilization": 80}}});
-    let cases = [
+    [
         ("one Pods metric", pods_metric.clone(), Value::Null, true),
         ("one Pods metric, no trace", pods_metric.clone(), Value::Null, false),
         ("one Pods metric, behavior", pods_metric, json!({"scaleUp": {}, "scaleDown": {}}), true),
         ("CPU utilization", cpu, Value::Null, true),
-    ];
-    for (name, metric, behavior, traced) in cases {
+    ]
+}
+
+fn decide(criterion: &mut Criterion) {
+    for (name, metric, behavior, traced) in cases() {
         let mut group = criterion.benchmark_group(name);
         for pods in [10, 100, 1_000] {
             let workload = Workload::new(pods, metric.clone(), behavior.clone());
@@ -128,4 +132,17 @@ fn decide(criterion: &mut Criterion) {
 }
 
 criterion_group!(benches, decide);
-criterion_main!(benches);
+
+/// With `DECISIONS` and the name of a `CASE`, so many decisions on 10 pods and nothing else.
+fn main() {
+    let Ok(decisions) = std::env::var("DECISIONS") else {
+        benches();
+        return Criterion::default().configure_from_args().final_summary();
+    };
+    let case = std::env::var("CASE").expect("the name of a case");
+    let (_, metric, behavior, traced) =
+        cases().into_iter().find(|of| of.0 == case).expect("a case");
+    let decisions: u32 = decisions.parse().expect("a number");
+    Workload::new(10, metric, behavior)
+        .with_evaluations(traced, |evaluate| (0..decisions).for_each(|_| evaluate()));
+}

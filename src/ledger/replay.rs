@@ -1,5 +1,6 @@
 //! The lines of the decision log, and deciding again on the inputs of one.
 
+use super::account::constraint_of;
 use super::api::Decision;
 use super::inputs::{LoggedInputs, LoggedOutcome};
 use crate::watch::AutoscalerRef;
@@ -97,11 +98,39 @@ pub fn replay_line(line: &[u8]) -> Result<(), Difference> {
         let (now, then) = (again.to_string(), outcome.to_string());
         return Err(Difference::Differs { now, then });
     }
+    if !inputs.is_null() {
+        let decision = line.get("decision").ok_or_else(|| missing("decision"))?;
+        let decision = Decision::deserialize(decision).map_err(unreadable)?;
+        let rescale = outcome["rescale"].as_i64();
+        if let Some(desired) =
+            decision.desired_replicas.filter(|_| !is_accounted(rescale, &decision))
+        {
+            let now = rescale.map_or_else(|| "no change".to_owned(), |to| format!("{to} replicas"));
+            let then = format!("{desired} for no reason that its constraints name");
+            return Err(Difference::Differs { now, then });
+        }
+    }
     let actual = digest(&line).map_err(unreadable)?;
     if logged != actual {
         return Err(Difference::Changed(actual));
     }
     Ok(())
+}
+
+/// Whether the replicas of a decision are those that the algorithm has for these inputs, or a constraint that is not the
+/// algorithm's accounts for others: it left them as they were, or the fallback raised them.
+fn is_accounted(rescale: Option<i64>, decision: &Decision) -> bool {
+    let (Some(current), Some(desired)) = (decision.current_replicas, decision.desired_replicas)
+    else {
+        return true;
+    };
+    let last = decision.constraints.last().filter(|last| last.replicas_after == desired);
+    let last = last.map(|last| last.kind.as_str());
+    match last {
+        Some("Fallback") => true,
+        Some(reason) if constraint_of(reason).is_some() => desired == current,
+        _ => i64::from(desired) == rescale.unwrap_or_else(|| i64::from(current)),
+    }
 }
 
 /// Whether a text that is no JSON may be what is left of a decision. With its first character and all names of its

@@ -429,6 +429,10 @@ fn a_line_is_decided_again_and_any_change_is_found() {
     let shown = decision(&web, &decision_at(START, 2, to, 115, &basis()), START);
     let line = super::replay::line(&web, Some((&inputs, &outcome)), &shown).expect("a line");
     assert_eq!(replay_line(line.as_bytes()), Ok(()));
+    // An account of other replicas, which nothing in it explains.
+    let unexplained = decision(&web, &decision_at(START, 2, to + 1, 115, &basis()), START);
+    let other = super::replay::line(&web, Some((&inputs, &outcome)), &unexplained).expect("a line");
+    assert!(matches!(replay_line(other.as_bytes()), Err(Difference::Differs { .. })));
     let line: Value = serde_json::from_str(&line).unwrap();
     let indented = serde_json::to_string_pretty(&line).unwrap();
     assert_eq!(replay_line(indented.as_bytes()), Ok(()), "the form does not matter");

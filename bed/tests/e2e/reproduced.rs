@@ -1,7 +1,9 @@
-//! `plimsoll backtest --prometheus-url`: what kube-controller-manager's own HPA did under a load, from Prometheus
-//! alone. `make reproduce` takes twenty minutes, with the period of every cluster.
+//! What kube-controller-manager's own HPA did under a load: `plimsoll backtest --prometheus-url` tells it from
+//! Prometheus alone, and `plimsoll compare` from the decisions that were made beside it. `make reproduce` takes twenty
+//! minutes, with the period of every cluster.
 
 use crate::on_own_bed;
+use crate::operating::plugin;
 use bed::kube_state_metrics::KubeStateMetrics;
 use bed::plimsoll::binary;
 use bed::workload::Namespace;
@@ -48,8 +50,7 @@ fn a_live_run_of_kube_controller_managers_hpa_is_reproduced() {
         format!("--horizontal-pod-autoscaler-sync-period={period}s"),
         "--horizontal-pod-autoscaler-downscale-stabilization=300s".to_owned(),
     ];
-    let flags = vec!["--native-hpas=ignore".to_owned()];
-    on_own_bed(Options { decisions, flags, ..Options::default() }, async |bed| {
+    on_own_bed(Options { decisions, ..Options::default() }, async |bed| {
         let _state = KubeStateMetrics::start(&mut bed.cluster).await;
         let ns = Namespace::new(&bed.cluster, "reproduced").await;
         let start = (seconds() / 10.0).ceil() * 10.0 + 20.0;
@@ -92,7 +93,21 @@ fn a_live_run_of_kube_controller_managers_hpa_is_reproduced() {
             assert!(figure(reproduction, "equal") >= 0.8, "{reproduction}");
             assert_eq!(reproduction["trust"], "high");
         }
+        agrees(bed, &ns, period, epochs).await;
     });
+}
+
+/// Checks that what Plimsoll decided beside kube-controller-manager is what that decided, while the load moved.
+async fn agrees(bed: &Bed, ns: &Namespace<'_>, period: u64, epochs: usize) {
+    let of = ["compare", "-n", &ns.name];
+    println!("{}", plugin(bed, &of).await.expect("a report"));
+    let report = plugin(bed, &[&of[..], &["-o", "json"]].concat()).await.expect("a report");
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let [decisions, equal] = ["decisions", "equal"]
+        .map(|name| report["hpas"][0][name].as_u64().unwrap_or_else(|| panic!("{report}")));
+    // One each period.
+    assert!(decisions as usize * 10 >= epochs * 9, "{epochs} periods of {period} s: {report}");
+    assert!(equal * 10 >= decisions * 9, "{report}");
 }
 
 async fn deploy(ns: &Namespace<'_>, recording: &str) {

@@ -10,6 +10,7 @@ use crate::machine::{import, write};
 use crate::node::{Node, PODS};
 use crate::scaling::pods_of;
 use bed::pages::Pages;
+use bed::process::printed;
 use bed::{eventually, root};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
@@ -35,7 +36,7 @@ spec:
     - type: prometheus
       metadata:
         serverAddress: http://prometheus.monitoring.svc:9090
-        query: sum(rate(http_requests_total{namespace="kedas",app="web"}[10s]))
+        query: sum(rate(http_requests_total{namespace="kedas",pod=~"web-.*"}[10s]))
         threshold: "10"
 ---
 apiVersion: keda.sh/v1alpha1
@@ -52,19 +53,24 @@ spec:
     - type: prometheus
       metadata:
         serverAddress: http://prometheus.monitoring.svc:9090
-        query: sum(rate(http_requests_total{namespace="kedas",app="web"}[10s])) - 30
+        query: sum(rate(http_requests_total{namespace="kedas",pod=~"web-.*"}[10s])) - 30
         threshold: "10"
 "#;
 
 /// KEDA's manifests with these images, which are on the machine.
 async fn manifests(pages: &Pages) -> String {
-    let module = root().join("bed/parts/keda").display().to_string();
-    let list = "go list -m -f '{{.Dir}}' github.com/kedacore/keda/v2";
-    let render = format!("kubectl kustomize \"$(cd {module} && {list})/config/minimal\"");
+    let list = ["list", "-m", "-f", "{{.Dir}}", "github.com/kedacore/keda/v2"];
+    let list = std::process::Command::new("go")
+        .args(list)
+        .current_dir(root().join("bed/parts/keda"))
+        .output();
+    let module =
+        printed(&list.expect("go can be run")).expect("KEDA's module, of which it is built");
+    let render = format!("kubectl kustomize {}/config/minimal", module.trim());
     let text = pages.run(&render).await.unwrap_or_else(|error| panic!("{render}: {error}"));
     let line = |line: &str| {
         let start = line.split("image: ").next().unwrap_or_default();
-        let image = |(((name, ..), known)): &((&str, &str, &[&str]), &str)| {
+        let image = |((name, ..), known): &((&str, &str, &[&str]), &str)| {
             (line.len() > start.len() && line.contains(known))
                 .then(|| format!("{start}image: {name}\n"))
         };

@@ -16,7 +16,8 @@ pub async fn pods_of(node: &Node, namespace: &str, name: &str, wanted: usize) {
             return Ok(());
         }
         let kinds = "autoscalers,horizontalpodautoscalers";
-        let status = node.cluster.try_kubectl(&["-n", namespace, "describe", kinds]).await?;
+        let described = node.cluster.try_kubectl(&["-n", namespace, "describe", kinds]).await;
+        let status = described.unwrap_or_else(|error| error);
         Err(format!("{name}: {pods:?}\n{status}"))
     })
     .await;

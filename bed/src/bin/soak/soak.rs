@@ -200,6 +200,18 @@ impl Soak<'_> {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         eprintln!("  settled after {:.0} s", start.elapsed().as_secs_f64());
+        // Or what is decided again is not the whole log.
+        for (index, name) in NAMES.iter().enumerate() {
+            let dropped = "plimsoll_decision_log_dropped_total";
+            match self.pair.get(index, "/metrics").await {
+                Ok((_, text)) if text.contains(&format!("\n{dropped} 0\n")) => {}
+                Ok((_, text)) => {
+                    let line = text.lines().find(|line| line.starts_with(dropped));
+                    self.judge.violations.push(format!("{name}: {}", line.unwrap_or(dropped)));
+                }
+                Err(error) => self.judge.violations.push(format!("the metrics of {name}: {error}")),
+            }
+        }
     }
 
     /// Prints the report; fails if a rule was broken, or never had anything to say.
