@@ -22,7 +22,7 @@ const IMAGES: [((&str, &str, &[&str]), &str); 2] = [
     (("localhost/keda-adapter:1", "keda-adapter", &[]), "/keda-metrics-apiserver:"),
 ];
 
-/// Twice the same, of which one may go to zero.
+/// One that keeps a replica, and one that goes to zero.
 const SCALED_OBJECTS: &str = r#"
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
@@ -30,6 +30,7 @@ metadata: {name: web, namespace: kedas}
 spec:
   scaleTargetRef: {name: web}
   pollingInterval: 5
+  minReplicaCount: 1
   maxReplicaCount: 6
   advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 5}}}}
   triggers:
