@@ -163,7 +163,7 @@ pub fn replaced(node: &'static Node) {
         assert!(!active.contains("mode: "), "{active}");
         run("sed 's/^spec:$/spec:\\n  mode: Preview/' active.yaml | kubectl apply -f -").await;
         both_want(node, "2").await;
-        for (requests, replicas) in [(43, 5), (26, 3)] {
+        for (requests, replicas) in [(47, 5), (26, 3)] {
             load.stop().await.all_succeeded();
             load = Load::of_url(requests, url.clone());
             both_want(node, &replicas.to_string()).await;
