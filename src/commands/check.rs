@@ -193,7 +193,8 @@ async fn check_objects(flags: &CheckFlags, queries: &PodQueries, report: &mut Re
     report.checked.extend((!autoscalers.is_empty()).then_some("the Autoscalers"));
     report.checked.extend((!objects.metric_rules.is_empty()).then_some("the MetricRules"));
     // The cluster may have what is in the files.
-    found.warnings.retain(|warning| !report.warnings.contains(warning));
+    let known: BTreeSet<&String> = report.warnings.iter().collect();
+    found.warnings.retain(|warning| !known.contains(warning));
     report.warnings.append(&mut found.warnings);
     report.not_checked.append(&mut found.not_checked);
 }

@@ -50,7 +50,8 @@ pub struct CustomMetric {
     pub labels: Option<LabelSet>,
 
     /// per says what the metric has one series for: each `Pod`, which is the default, or the
-    /// `Workload`, such as the length of a queue or the requests of all pods together.
+    /// `Workload`, such as the length of a queue or the requests of all pods together. A workload's
+    /// value below 0 counts as 0.
     #[serde(default)]
     pub per: Per,
 

@@ -175,9 +175,11 @@ impl Store {
         let samples = self.objects(&query, label, timed, &caller).await?;
         let mut total = Total::of(samples.values, samples.times)?;
         if metric_type.is_none() {
-            let value = total.sample.map(|sample| ("", sample.value.as_f64()));
+            // As they are: one that falls below zero is no counter.
+            let values: Vec<_> =
+                total.values.iter().map(|series| ("", series.value().as_f64())).collect();
             total.type_warning =
-                Some(self.0.metric_types.observe(&query.values, value.into_iter()));
+                Some(self.0.metric_types.observe(&query.values, values.into_iter()));
         }
         Ok(total)
     }

@@ -4,6 +4,7 @@ use super::error::MetricError;
 use super::metric_types::TypeWarning;
 use super::objects::ObjectSample;
 use super::result::{QueryResult, SeriesRef};
+use crate::k8s::Quantity;
 
 /// The value of a metric of a whole workload.
 #[derive(Clone)]
@@ -38,8 +39,15 @@ impl Total {
         let sample = first.map(|series| {
             let time = times.as_ref().and_then(|times| times.iter().next());
             let time = time.map_or(series.time(), SeriesRef::as_time);
-            ObjectSample { value: series.value(), time }
+            ObjectSample { value: Self::counted(series.value()), time }
         });
         Ok(Self { values, sample, type_warning: None })
+    }
+
+    /// A value as it counts: one below zero, such as the difference of two series of which one was scraped first, is 0,
+    /// as KEDA reads it. kube-controller-manager takes it for an overflow and asks for maxReplicas, and so does a
+    /// decision, which is the same.
+    pub fn counted(value: Quantity) -> Quantity {
+        value.max(Quantity::default())
     }
 }

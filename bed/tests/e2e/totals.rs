@@ -127,10 +127,12 @@ fn the_query_of_a_formula_has_the_value_of_the_formula() {
         let prometheus = Client::new(To::new(&url)).expect("a client");
         let operands = [
             ("a", trigger_value("vector(3)", false)),
-            ("b", trigger_value("vector(-2.5)", true)),
+            ("b", "vector(-2.5)".to_owned()),
+            ("below", trigger_value("vector(-2.5)", true)),
             ("none", trigger_value("vector(1) > 2", false)),
             ("zero", trigger_value("vector(1) > 2", true)),
             ("infinite", trigger_value("vector(1) / 0", false)),
+            ("lowest", trigger_value("vector(-1) / 0", false)),
         ];
         let operands = operands.map(|(name, query)| (name.to_owned(), query)).into();
         for (formula, expected) in [
@@ -156,6 +158,8 @@ fn the_query_of_a_formula_has_the_value_of_the_formula() {
             ("zero + 1", Some(1.0)),
             ("none ?? 5", Some(5.0)),
             ("infinite ?? 2", Some(2.0)),
+            ("lowest ?? 2", Some(2.0)),
+            ("below + 1", Some(1.0)),
             ("a > 2 ? 7 : none", None),
             ("a + none", None),
         ] {

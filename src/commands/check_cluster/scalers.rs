@@ -1,6 +1,7 @@
 //! Who else writes the replicas of a target, or the requests that its utilization is relative to.
 
-use super::super::check_targets::{another_autoscaler, another_scaler};
+use super::super::check_targets::{Rival, rivals_text};
+use super::super::objects::maker;
 use super::around::{Around, Utilization};
 use crate::crd::{Autoscaler, Mode};
 use crate::k8s::managed_fields::{ReplicasOwner, Way, replicas_owners};
@@ -9,7 +10,8 @@ use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use kube::core::{ApiResource, DynamicObject, GroupVersionKind};
-use serde_json::Value;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
 
 /// Where `kubectl apply` keeps the manifest that it applied last.
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
@@ -64,7 +66,7 @@ pub fn writers(target: &DynamicObject, name: &str, is_scaled_by_hpa: bool) -> Ve
 
 /// Looks for other autoscalers of the target.
 pub async fn check_autoscalers(around: &mut Around<'_>) {
-    let target = around.target_name();
+    let mut rivals = BTreeSet::new();
     let hpas = ApiResource::erase::<HorizontalPodAutoscaler>(&());
     let what = "spec.scaleTargetRef: HorizontalPodAutoscalers of the same target";
     let preview = around.object.spec.mode == Mode::Preview;
@@ -78,15 +80,8 @@ pub async fn check_autoscalers(around: &mut Around<'_>) {
         if is_own || !around.is_target(&hpa.data["spec"]["scaleTargetRef"]) {
             continue;
         }
-        let keda = hpa.owner_references().iter().find(|owner| owner.kind == "ScaledObject");
-        let (of, instead) = match keda {
-            Some(owner) => {
-                (format!(" of KEDA's ScaledObject {}", owner.name), "delete the ScaledObject")
-            }
-            None => (String::new(), "delete it"),
-        };
-        let object = format!("HorizontalPodAutoscaler {}{of}", hpa.name_any());
-        around.warn(&another_scaler(&object, &target, instead));
+        let owners = json!({"metadata": {"ownerReferences": hpa.owner_references()}});
+        rivals.insert(Rival::hpa(hpa.name_any(), maker(&owners)));
     }
     let autoscalers = ApiResource::erase::<Autoscaler>(&());
     let what = "spec.scaleTargetRef: Autoscalers of the same target";
@@ -95,8 +90,13 @@ pub async fn check_autoscalers(around: &mut Around<'_>) {
         let scales = other.data["spec"]["mode"] != "Preview" && !preview;
         let is_same = other.name_any() == around.object.name;
         if scales && !is_same && around.is_target(&other.data["spec"]["scaleTargetRef"]) {
-            around.warn(&another_autoscaler(&other.name_any(), &target));
+            rivals.insert(Rival::autoscaler(other.name_any()));
         }
+    }
+    let makers: BTreeSet<String> = rivals.iter().map(Rival::as_maker).collect();
+    rivals.retain(|rival| !rival.is_made_by(|maker| makers.contains(maker)));
+    if let Some(text) = rivals_text(rivals.iter(), rivals.len(), &around.target_name()) {
+        around.warn(&text);
     }
 }
 
@@ -161,7 +161,6 @@ fn controls(spec: &Value, container: &str, resource: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     fn deployment(replicas: i32, last_applied: Option<Value>, owners: Value) -> DynamicObject {
         let annotations = match last_applied {

@@ -3,6 +3,8 @@
 use super::kedas::{Keda, PERIOD, Reading, Scaled};
 use super::*;
 use crate::hpa::Spec;
+use crate::k8s::Quantity;
+use crate::samples::Total;
 use crate::watch::read_autoscaler;
 
 const CORPUS: &str = include_str!("../../../tests/data/keda-scaledobjects.yaml");
@@ -80,7 +82,10 @@ impl Own {
             Some("none") => Reading::Total(0),
             Some("formula") => {
                 let sum = |sum, reading: &Reading| match (sum, reading) {
-                    (Reading::Total(sum), Reading::Total(next)) => Reading::Total(sum + next),
+                    // As its query has it.
+                    (Reading::Total(sum), Reading::Total(next)) => {
+                        Reading::Total(sum + next.max(&0))
+                    }
                     (sum, Reading::Empty) => sum,
                     _ => Reading::Failed,
                 };
@@ -98,7 +103,14 @@ impl Own {
             }
             _ => of_triggers[index],
         };
-        metrics.iter().enumerate().map(of).collect()
+        // As totals are gathered.
+        let counted = |reading| match reading {
+            Reading::Total(total) => {
+                Reading::Total(Total::counted(Quantity::from_milli(total)).milli())
+            }
+            other => other,
+        };
+        metrics.iter().enumerate().map(of).map(counted).collect()
     }
 
     fn tick(&mut self, of_triggers: &[Reading], now: i64) {
@@ -163,7 +175,7 @@ fn each_scales_as_kedas_hpa_does() {
     assert_eq!(compared, 9);
 }
 
-/// Through plateaus of load, of none and of failures. What waits for a window, or for KEDA's poll, is compared when it is
+/// Through plateaus of load, of none, of less than none and of failures. What waits for a window, or for KEDA's poll, is compared when it is
 /// over.
 #[test]
 fn each_scales_as_keda_does_from_and_to_zero_and_when_triggers_fail() {
@@ -190,6 +202,10 @@ fn each_scales_as_keda_does_from_and_to_zero_and_when_triggers_fail() {
                 [Failed, Failed],
                 [times(4), times(1)],
                 [Empty, Empty],
+                // As a difference of two counters, of which one was scraped before the other.
+                [times(-2), times(-1)],
+                [times(-1), times(1)],
+                [times(1), times(-1)],
                 [times(1), times(1)],
                 [Failed, times(0)],
                 [times(7), times(7)],

@@ -1,7 +1,7 @@
 //! What KEDA does with a ScaledObject of Prometheus and cron triggers, for tests: its operator, which wakes a workload
 //! and sends it to zero, and the HorizontalPodAutoscaler that it makes.
 //!
-//! Sources: `RequestScale`, `GetMetricsWithFallback`, `newHPAForScaledObject` and the Cron scaler of KEDA 2.21.
+//! Sources: `RequestScale`, `GetMetricsWithFallback`, `quantityFromFloat64`, `newHPAForScaledObject` and the Cron scaler of KEDA 2.21.
 
 use super::*;
 use crate::hpa::{
@@ -85,6 +85,7 @@ struct Trigger {
 /// What the operator, or the HPA by it, reads of a metric.
 #[derive(Clone, Copy)]
 struct Metric {
+    /// Not below 0.
     total: i64,
     is_active: bool,
     is_fallback: bool,
@@ -106,7 +107,7 @@ fn text(value: &Value) -> String {
 }
 
 fn milli(value: &Value) -> i64 {
-    (text(value).parse::<f64>().unwrap_or(0.0) * 1000.0) as i64
+    (text(value).parse::<f64>().unwrap_or(0.0) * 1000.0).round() as i64
 }
 
 impl Keda {
@@ -237,7 +238,8 @@ impl Keda {
             let stand_in = is_fallback.then(|| replicas * sum.unwrap_or(trigger.target));
             let total_read = total.or(stand_in)?;
             let is_active = is_fallback || total_read > trigger.activation;
-            Some((trigger.desired.is_some(), Metric { total: total_read, is_active, is_fallback }))
+            let total = total_read.max(0);
+            Some((trigger.desired.is_some(), Metric { total, is_active, is_fallback }))
         });
         let each: Vec<Option<(bool, Metric)>> = each.collect();
         if self.sum.is_none() {

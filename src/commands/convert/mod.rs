@@ -8,6 +8,7 @@ mod fallback;
 mod fields;
 mod scaled_object;
 mod trigger;
+mod userinfo;
 mod zero;
 
 use super::story::plain;
@@ -20,6 +21,7 @@ use kube::Resource;
 use scaled_object::ScaledObject;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
+use userinfo::without_userinfos;
 
 /// The result of a conversion.
 #[derive(Debug, Default)]
@@ -38,6 +40,15 @@ pub struct Converted {
     pub is_tried: bool,
     /// The namespaces and names of the Autoscalers.
     names: BTreeSet<(String, String)>,
+}
+
+impl Converted {
+    /// Leaves no password of a URL in the notes and errors.
+    fn strip_userinfos(&mut self) {
+        for text in self.notes.iter_mut().chain(&mut self.errors) {
+            *text = without_userinfos(text);
+        }
+    }
 }
 
 /// Converts the objects of files. Returns the text to print, and the result.
@@ -83,6 +94,7 @@ pub(super) fn convert_one(
     let server = server.map(str::to_owned);
     let mut converted = Converted { server, is_tried: true, ..Converted::default() };
     convert_object(object, &mut converted);
+    converted.strip_userinfos();
     match converted.errors.first() {
         Some(error) => Err(error.clone()),
         None => Ok((converted.objects.pop(), converted.notes)),
@@ -90,7 +102,8 @@ pub(super) fn convert_one(
 }
 
 /// Converts all objects of a YAML text, which may have several documents and lists. Nothing in the notes and errors
-/// controls a terminal.
+/// controls a terminal,
+/// or has the password of a URL.
 ///
 /// # Errors
 /// If it is not YAML.
@@ -98,6 +111,7 @@ pub fn convert(text: &str, converted: &mut Converted) -> Result<(), String> {
     for object in objects::parse(text)? {
         convert_object(&object, converted);
     }
+    converted.strip_userinfos();
     for text in converted.notes.iter_mut().chain(&mut converted.errors) {
         *text = plain(text).into_owned();
     }

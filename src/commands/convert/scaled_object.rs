@@ -161,10 +161,8 @@ impl Conversion {
                 return;
             }
         };
-        let Some(target) = trigger::target(self, "advanced.scalingModifiers.target", &target)
-        else {
-            return;
-        };
+        let what = "advanced.scalingModifiers.target";
+        let Some(target) = trigger::target(self, what, &target, trigger::cut_off) else { return };
         let is_value = modifiers["metricType"] == "Value";
         let target_field = if is_value { "value" } else { "averageValue" };
         let mut metric = json!({"metricName": "formula", "per": "Workload", "query": query});
@@ -174,9 +172,10 @@ impl Conversion {
             self,
             "advanced.scalingModifiers.activationTarget",
             &activation,
+            trigger::cut_off,
             &mut metric,
         );
-        self.note("advanced.scalingModifiers.formula becomes one query. As in KEDA, an empty result, NaN and +Inf of a trigger with ignoreNullValues count as 0 in it, and remove replicas. KEDA rounds each trigger to thousandths first, and reads a negative result as 0");
+        self.note("advanced.scalingModifiers.formula becomes one query. As in KEDA, an empty result, NaN and +Inf of a trigger with ignoreNullValues count as 0 in it, and remove replicas. KEDA rounds each trigger to thousandths first. A trigger below 0 counts as 0 in it, as in KEDA. A result below 0 is 0 here; KEDA's HorizontalPodAutoscaler takes it for more than can be counted, and goes to maxReplicaCount");
         if formula.contains("??") && made.queries.iter().any(|(_, _, null_is_zero)| !null_is_zero) {
             self.missing("advanced.scalingModifiers.formula: `??` takes its right side as soon as the left one has no value; KEDA does after failureThreshold failures, with fallback.behavior scalingModifiers");
         }

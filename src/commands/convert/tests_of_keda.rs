@@ -194,7 +194,7 @@ fn what_keeps_a_workload_at_zero_longer_than_keda_is_a_preview() {
 #[test]
 fn what_keeps_a_workload_from_zero_longer_than_keda_is_a_preview() {
     for (spec, behavior, is_preview) in [
-        ("", "scaleDown: {stabilizationWindowSeconds: 60}", false),
+        ("", "scaleDown: {stabilizationWindowSeconds: 300}", false),
         ("", "scaleDown: {selectPolicy: Disabled}", true),
         ("", "scaleDown: {policies: [{type: Pods, value: 1, periodSeconds: 60}]}", true),
         ("", "scaleDown: {policies: [{type: Percent, value: 100, periodSeconds: 15}]}", false),
@@ -349,4 +349,108 @@ fn no_text_of_an_object_controls_a_terminal() {
     for text in made.notes.iter().chain(&made.errors) {
         assert!(!text.contains(super::super::story::is_unsafe), "{text:?}");
     }
+}
+
+/// There is one window for all scaling down, and KEDA waits for `cooldownPeriod` before zero alone.
+#[test]
+fn a_cooldown_that_keeps_replicas_for_long_is_a_preview() {
+    let window = |seconds: i64| format!("scaleDown: {{stabilizationWindowSeconds: {seconds}}}");
+    for (cooldown, behavior, expected, is_preview) in [
+        (Some(600), String::new(), json!(600), false),
+        (Some(601), String::new(), json!(601), true),
+        (Some(3600), window(0), json!(3600), true),
+        (Some(310), window(300), json!(310), true),
+        // KEDA's is 300 s.
+        (None, window(0), json!(300), true),
+        (None, window(300), json!(300), false),
+        (Some(60), window(0), json!(60), true),
+        (Some(60), window(60), json!(60), false),
+        (Some(0), window(0), json!(0), false),
+        (Some(60), window(120), json!(120), false),
+        (Some(60), String::new(), Value::Null, false),
+    ] {
+        let given = cooldown.map(|seconds| format!("  cooldownPeriod: {seconds}\n"));
+        let (spec, notes) = scaled(&format!(
+            "{}{}  triggers: [{}]\n",
+            given.unwrap_or_default(),
+            with_behavior(&behavior),
+            trigger("")
+        ));
+        let at = "/behavior/scaleDown/stabilizationWindowSeconds";
+        let made = spec.pointer(at).cloned().unwrap_or_default();
+        assert_eq!(made, expected, "{cooldown:?} {behavior}: {notes}");
+        assert_eq!(notes.contains(PREVIEW), is_preview, "{cooldown:?} {behavior}: {notes}");
+        let is_longer = spec["mode"] == "Preview" && notes.contains("any replica is removed");
+        assert_eq!(is_longer, is_preview, "{notes}");
+    }
+    let (_, notes) = scaled(&format!(
+        "  minReplicaCount: 1\n  cooldownPeriod: 3600\n  triggers: [{}]\n",
+        trigger("")
+    ));
+    assert!(!notes.contains(PREVIEW), "{notes}");
+}
+
+/// It writes them with three digits behind the point; the target of a formula it cuts off.
+#[test]
+fn thresholds_are_rounded_as_keda_does() {
+    for (threshold, expected, is_noted) in [
+        ("0.0019", "0.002", true),
+        ("100.0009", "100.001", true),
+        ("0.0005001", "0.001", true),
+        ("0.29", "0.29", false),
+        ("1.005", "1.005", false),
+        ("1e3", "1000", false),
+        ("4.0000", "4", false),
+        ("9000000000000000", "9000000000000000", false),
+    ] {
+        let trigger = trigger("").replace("'5'", &format!("'{threshold}'"));
+        let (spec, notes) = scaled(&format!("  minReplicaCount: 1\n  triggers: [{trigger}]\n"));
+        assert_eq!(spec["customMetrics"][0]["averageValue"], expected, "{notes}");
+        let note = format!("triggers[0]: metadata.threshold \"{threshold}\": ");
+        assert_eq!(notes.contains(&note), is_noted, "{notes}");
+        assert!(!notes.contains(PREVIEW), "{notes}");
+    }
+    for threshold in ["0.0004", "0", "-1", "1e16", "NaN", "x"] {
+        let trigger = trigger("").replace("'5'", &format!("'{threshold}'"));
+        let more = named("a");
+        let (spec, notes) = scaled(&format!("  triggers: [{more}, {trigger}]\n"));
+        assert_eq!(spec["customMetrics"].as_array().map(Vec::len), Some(1), "{notes}");
+        assert!(notes.contains("is no number between 0.001 and 9.2e15"), "{notes}");
+    }
+    for (activation, expected, is_noted) in
+        [("0.0019", json!("0.002"), true), ("0.0004", Value::Null, true), ("0", Value::Null, false)]
+    {
+        let active = trigger(&format!("activationThreshold: '{activation}'"));
+        let (spec, notes) = scaled(&format!("  triggers: [{active}]\n"));
+        assert_eq!(spec["customMetrics"][0]["activation"], expected, "{notes}");
+        let note = format!("triggers[0]: metadata.activationThreshold \"{activation}\": ");
+        assert_eq!(notes.contains(&note), is_noted, "{notes}");
+    }
+    let (spec, notes) = scaled(&format!(
+        "  minReplicaCount: 1\n  advanced: {{scalingModifiers: {{formula: a + 1, target: '0.0019', activationTarget: '7.0019'}}}}\n  triggers: [{}]\n",
+        named("a")
+    ));
+    let metric = &spec["customMetrics"][0];
+    assert_eq!(
+        (&metric["averageValue"], &metric["activation"]),
+        (&json!("0.001"), &json!("7.001"))
+    );
+    for field in ["target \"0.0019\"", "activationTarget \"7.0019\""] {
+        assert!(notes.contains(&format!("advanced.scalingModifiers.{field}: ")), "{notes}");
+    }
+}
+
+/// A trigger's total below 0 is 0 for KEDA's HPA and in a formula, but not where it asks whether the trigger is active.
+#[test]
+fn totals_below_zero_are_read_as_keda_reads_them() {
+    let active = trigger("activationThreshold: '-1'");
+    let (_, notes) = scaled(&format!("  triggers: [{active}]\n"));
+    assert!(notes.contains("metadata.activationThreshold \"-1\" is below 0"), "{notes}");
+    let (spec, notes) = scaled(&format!(
+        "  minReplicaCount: 1\n  advanced: {{scalingModifiers: {{formula: a - 7, target: '5'}}}}\n  triggers: [{}]\n",
+        named("a")
+    ));
+    let query = spec["customMetrics"][0]["query"].as_str().expect("a query");
+    assert!(query.starts_with("(clamp_min("), "{query}");
+    assert!(notes.contains("A result below 0 is 0 here"), "{notes}");
 }

@@ -1,6 +1,7 @@
 //! The conversion of one trigger of a ScaledObject.
 
 use super::conversion::{Conversion, resource, utilization};
+use super::userinfo::without_userinfo;
 use crate::promql::guard::names_namespace;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -183,7 +184,8 @@ fn prometheus(
     }
     let named = trigger.name.as_deref().filter(|name| !name.is_empty());
     let name = named.map_or_else(|| format!("trigger-{index}"), str::to_owned);
-    let threshold = target(conversion, &format!("{path}: metadata.threshold"), &threshold)?;
+    let threshold =
+        target(conversion, &format!("{path}: metadata.threshold"), &threshold, rounded)?;
     let mut metric = json!({
         "metricName": name.replace(['/', '%'], "-"),
         "per": "Workload",
@@ -202,7 +204,10 @@ fn prometheus(
     metric[target_field] = json!(threshold);
     let activation_threshold = field("activationThreshold").unwrap_or_default();
     let what = format!("{path}: metadata.activationThreshold");
-    activation(conversion, &what, &activation_threshold, &mut metric);
+    activation(conversion, &what, &activation_threshold, rounded, &mut metric);
+    if metric["activation"].as_str().is_some_and(|activation| activation.starts_with('-')) {
+        conversion.note(&format!("{what} {activation_threshold:?} is below 0: so each value is active here, as one below 0 counts as 0; for KEDA one that is lower yet is not active"));
+    }
     let is_ignored = field("ignoreNullValues").is_none_or(|value| !is_false(&value));
     if is_ignored {
         metric["onEmpty"] = json!("Zero");
@@ -222,6 +227,7 @@ fn server(conversion: &mut Conversion, path: &str, trigger: &Trigger) {
     if let Some(address) = field("serverAddress") {
         let plain = |url: &str| url.trim_end_matches('/').to_owned();
         if conversion.server.as_deref().map(plain) != Some(plain(&address)) {
+            let address = without_userinfo(&address);
             conversion.other_server(&format!("{path}: serverAddress {address}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url"));
         }
     }
@@ -239,10 +245,15 @@ fn server(conversion: &mut Conversion, path: &str, trigger: &Trigger) {
     }
 }
 
-/// A target as KEDA reads it, a float that is cut off after thousandths. Notes why it is none.
-pub fn target(conversion: &mut Conversion, what: &str, text: &str) -> Option<String> {
-    match thousandths(text) {
-        Some(milli) if milli > 0 => Some(quantity(milli)),
+/// A target in the thousandths that KEDA makes of it. Notes digits that are lost, or why it is none.
+pub fn target(
+    conversion: &mut Conversion,
+    what: &str,
+    text: &str,
+    thousandths: fn(f64) -> Option<i64>,
+) -> Option<String> {
+    match number(text).and_then(thousandths) {
+        Some(milli) if milli > 0 => Some(noted(conversion, what, text, milli)),
         _ => {
             conversion.missing(&format!("{what} {text:?} is no number between 0.001 and 9.2e15"));
             None
@@ -251,15 +262,38 @@ pub fn target(conversion: &mut Conversion, what: &str, text: &str) -> Option<Str
 }
 
 /// Sets the activation of a metric, if there is one.
-pub fn activation(conversion: &mut Conversion, what: &str, text: &str, metric: &mut Value) {
-    match thousandths(text) {
-        _ if text.is_empty() => {}
-        Some(0) => {}
-        Some(milli) => metric["activation"] = json!(quantity(milli)),
+pub fn activation(
+    conversion: &mut Conversion,
+    what: &str,
+    text: &str,
+    thousandths: fn(f64) -> Option<i64>,
+    metric: &mut Value,
+) {
+    if text.is_empty() {
+        return;
+    }
+    match number(text).and_then(thousandths) {
+        Some(milli) => {
+            let activation = noted(conversion, what, text, milli);
+            if milli != 0 {
+                metric["activation"] = json!(activation);
+            }
+        }
         None => conversion.missing(&format!(
             "{what} {text:?} is no number up to 9.2e15: without it, more than 0 is active"
         )),
     }
+}
+
+/// Thousandths as a quantity, with a note where they are not all of a number.
+fn noted(conversion: &mut Conversion, what: &str, text: &str, milli: i64) -> String {
+    let quantity = quantity(milli);
+    if number(text) != number(&quantity) {
+        conversion.note(&format!(
+            "{what} {text:?}: there are three digits behind the point, so that it is {quantity}"
+        ));
+    }
+    quantity
 }
 
 /// Whether a text is false, as Go's `strconv.ParseBool` reads it.
@@ -267,9 +301,19 @@ pub fn is_false(text: &str) -> bool {
     matches!(text, "false" | "False" | "FALSE" | "f" | "F" | "0")
 }
 
-fn thousandths(text: &str) -> Option<i64> {
-    let value = text.trim().parse::<f64>().ok().filter(|value| value.is_finite())? * 1000.0;
-    (value.abs() < i64::MAX as f64).then_some(value as i64)
+fn number(text: &str) -> Option<f64> {
+    text.trim().parse::<f64>().ok().filter(|value| value.is_finite())
+}
+
+/// A number in thousandths, as KEDA makes those of a trigger: by three digits behind the point.
+pub fn rounded(value: f64) -> Option<i64> {
+    format!("{value:.3}").replace('.', "").parse().ok()
+}
+
+/// A number in thousandths, as KEDA makes those of a formula.
+pub fn cut_off(value: f64) -> Option<i64> {
+    let milli = value * 1000.0;
+    (milli.abs() < i64::MAX as f64).then_some(milli as i64)
 }
 
 /// Thousandths as a decimal number.

@@ -9,6 +9,10 @@ const MAX_EXACT_UP: i32 = 10;
 const MAX_EXACT_DOWN: i32 = 8;
 /// The longest stabilization window, in seconds.
 const MAX_WINDOW: i64 = 3600;
+/// The window of an HPA whose object gives none, and how much longer one may be that KEDA's HPA does not have: an
+/// active Autoscaler keeps the replicas of each peak for so long.
+const DEFAULT_WINDOW: i64 = 300;
+const MAX_LONGER: i64 = 300;
 /// The replicas to which an HPA scales up from 0 at once, if its behavior does not say otherwise.
 const FIRST_STEP: i64 = 4;
 
@@ -93,15 +97,25 @@ pub fn sleep(conversion: &mut Conversion, max: i32, new: &Value) {
 }
 
 /// `cooldownPeriod`: there is one window for all scaling down, zero included. The longer one keeps
-/// what KEDA would keep.
+/// what KEDA would keep. A window that the object gives is meant to be no longer.
 pub fn cooldown(conversion: &mut Conversion, cooldown: i64, new: &mut Value) {
     let at = "/behavior/scaleDown/stabilizationWindowSeconds";
-    let window = new.pointer(at).and_then(Value::as_i64).unwrap_or(300);
+    let given = new.pointer(at).and_then(Value::as_i64);
+    let window = given.unwrap_or(DEFAULT_WINDOW);
     if cooldown > MAX_WINDOW {
         conversion.missing(&format!("cooldownPeriod {cooldown} s: at most {MAX_WINDOW} s can be waited for, by behavior.scaleDown.stabilizationWindowSeconds"));
     } else if cooldown > window {
         new["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = json!(cooldown);
-        conversion.note(&format!("cooldownPeriod {cooldown} s becomes behavior.scaleDown.stabilizationWindowSeconds, which was {window} s: it is waited before any replica is removed, not before zero only"));
+        let note = format!(
+            "cooldownPeriod {cooldown} s becomes behavior.scaleDown.stabilizationWindowSeconds, which was {window} s: it is waited before any replica is removed, not before zero only"
+        );
+        match given.is_some() || cooldown > window + MAX_LONGER {
+            true => conversion.missing(&format!(
+                "{note}, and KEDA's HorizontalPodAutoscaler removes them {} s sooner",
+                cooldown - window
+            )),
+            false => conversion.note(&note),
+        }
     } else if cooldown < window {
         conversion.note(&format!("cooldownPeriod {cooldown} s: zero is waited for as long as for any other scale down, behavior.scaleDown.stabilizationWindowSeconds, which is {window} s"));
     }

@@ -11,15 +11,16 @@ use promql_parser::parser::{Expr, LabelModifier};
 use std::collections::BTreeSet;
 
 /// The value that KEDA's Prometheus scaler reads from a query: NaN and infinities are as an empty
-/// result, and that is 0 with `ignoreNullValues`.
+/// result, and that is 0 with `ignoreNullValues`. So is a value below 0.
 pub fn trigger_value(query: &str, ignore_null_values: bool) -> String {
     let (text, open) = operand_text(query);
     let query = if open { format!("({text})") } else { text };
+    let value = format!("clamp_min({query} < Inf > -Inf, 0)");
     if !ignore_null_values {
-        return format!("{query} < Inf");
+        return value;
     }
     // Without `on()`, a result that has labels would get a second series.
-    format!("{query} < Inf or on() vector(0)")
+    format!("{value} or on() vector(0)")
 }
 
 /// The text of a query, and whether it is enclosed where it is an operand.
@@ -103,7 +104,11 @@ fn has_no_labels(query: &Expr) -> bool {
         Expr::Binary(binary) => [&binary.lhs, &binary.rhs]
             .into_iter()
             .all(|side| side.value_type() == ValueType::Scalar || has_no_labels(side)),
-        Expr::Call(call) => call.func.name == "vector",
+        Expr::Call(call) => match call.func.name {
+            "vector" => true,
+            "clamp_min" => call.args.args.first().is_some_and(|inner| has_no_labels(inner)),
+            _ => false,
+        },
         _ => false,
     }
 }

@@ -36,7 +36,7 @@ fn a_formula_becomes_one_query() {
         ("max([a, 5,])", "clamp_min(sum(a), 5)"),
         ("min(2, a) + 1", "(clamp_max(vector(2), scalar(sum(a))) + 1) and sum(a)"),
         ("a ?? b ?? 5", "(sum(a) or avg(b)) or vector(5)"),
-        ("1 + zero", "1 + (sum(z) < Inf or on() vector(0))"),
+        ("1 + zero", "1 + (clamp_min(sum(z) < Inf > -Inf, 0) or on() vector(0))"),
         ("labelled / 2", "(rate(x[1m]) * on() vector(1)) / 2"),
     ] {
         assert_eq!(convert(formula).as_deref(), Ok(query), "{formula}");
@@ -187,7 +187,10 @@ fn an_operand_is_one_series_without_labels() {
 
 #[test]
 fn a_trigger_without_a_finite_value_is_empty_or_zero() {
-    assert_eq!(trigger_value("sum(x)", false), "sum(x) < Inf");
-    assert_eq!(trigger_value("x or y", true), "(x or y) < Inf or on() vector(0)");
-    assert_eq!(trigger_value("x # y", false), "(x # y\n) < Inf");
+    assert_eq!(trigger_value("sum(x)", false), "clamp_min(sum(x) < Inf > -Inf, 0)");
+    assert_eq!(
+        trigger_value("x or y", true),
+        "clamp_min((x or y) < Inf > -Inf, 0) or on() vector(0)"
+    );
+    assert_eq!(trigger_value("x # y", false), "clamp_min((x # y\n) < Inf > -Inf, 0)");
 }

@@ -125,6 +125,24 @@ async fn a_number_that_does_not_fit_is_no_valid_sample() {
     assert_eq!(names, ["9e15", "5"]);
 }
 
+/// kube-controller-manager takes a sum below zero for an overflow, and asks for maxReplicas.
+#[tokio::test]
+async fn a_total_below_zero_is_zero() {
+    for (value, expected) in [("-5", 0), ("-0.0001", 0), ("-9e15", 0), ("0", 0), ("2.5", 2500)] {
+        let series = format!(r#"{{"metric":{{"namespace":"shop"}},"value":[1,"{value}"]}}"#);
+        let (client, _) = fake::prometheus(move |_| vector(&series, "")).await;
+        let metric = PrometheusMetric {
+            metric: "backlog".to_owned(),
+            per: Per::Workload,
+            labels: Default::default(),
+            query: Some("sum(backlog)".to_owned()),
+        };
+        let queries = Config::default().pod_queries;
+        let total = store(client).total(&queries, &metric, "shop", false).await.unwrap();
+        assert_eq!(total.sample.unwrap().value.milli(), expected, "{value}");
+    }
+}
+
 #[tokio::test]
 async fn a_native_histogram_is_named_in_the_error() {
     let mixed = r#"{"metric":{"pod":"a","namespace":"shop"},"value":[1,"3"]},

@@ -3,7 +3,10 @@
 use super::super::error::ApiError;
 use super::super::handle::handle;
 use super::*;
-use crate::watch::{AutoscalerRef, ObjectKey};
+use crate::promql::name::generated_name;
+use crate::samples::Store;
+use crate::supervise::Spawner;
+use crate::watch::{AutoscalerRef, ObjectKey, read_autoscaler};
 use axum::extract::{Extension, State};
 
 const CUSTOM: &str = "/apis/custom.metrics.k8s.io";
@@ -124,4 +127,29 @@ async fn a_live_status_is_that_of_the_autoscaler() {
     let status = text(ask(&server, ("GET", path, "*/*")).await.unwrap()).await;
     assert!(status.contains("\"desiredReplicas\":7"), "{status}");
     assert!(ask(&server, ("GET", "/live/autoscalers/shop/api", "*/*")).await.is_err());
+}
+
+/// kube-controller-manager takes a sum below zero for an overflow.
+#[tokio::test]
+async fn a_total_below_zero_is_published_as_zero() {
+    let (prometheus, _) = fake::prometheus(|_| {
+        let series = r#"{"metric":{"namespace":"shop"},"value":[1,"-5"]}"#;
+        let data = format!(r#"{{"resultType":"vector","result":[{series}]}}"#);
+        format!(r#"{{"status":"success","data":{data}}}"#)
+    })
+    .await;
+    let mut server = server(&reviewer().0);
+    server.groups.push(ApiGroup::External);
+    server.samples = Store::new(prometheus, MINUTE, Spawner::unowned());
+    let object = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "executor": "NativeHPA", "maxReplicas": 3, "customMetrics": [{"metricName": "backlog",
+            "per": "Workload", "averageValue": "1", "query": "sum(backlog)"}]}});
+    let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
+    let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
+    server.cluster.write(|index| index.put_autoscaler(key, record));
+    let name = generated_name("backlog", None, "shop", "web");
+    let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/shop/{name}");
+    let values = text(ask(&Arc::new(server), ("GET", &path, "*/*")).await.unwrap()).await;
+    assert!(values.contains("\"value\":\"0\""), "{values}");
 }

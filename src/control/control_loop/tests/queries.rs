@@ -1,4 +1,4 @@
-//! Which queries are repeated before the evaluations that are due.
+//! Queries of metrics: which are repeated before the evaluations that are due, and what a total below zero asks for.
 
 use super::*;
 use crate::samples::Store;
@@ -9,11 +9,15 @@ const ERROR: &str = r#"{"status":"error","errorType":"bad_data","error":"no"}"#;
 const VECTOR: &str = r#"{"status":"success","data":{"resultType":"vector","result":[
     {"metric":{"namespace":"shop","pod":"0"},"value":[1,"3"]}]}}"#;
 
-/// A loop whose Prometheus has all metrics but `gone`.
+const BELOW_ZERO: &str = r#"{"status":"success","data":{"resultType":"vector","result":[
+    {"metric":{"namespace":"shop"},"value":[1,"-5"]}]}}"#;
+
+/// A loop whose Prometheus has all metrics but `gone`. `backlog` is below zero.
 async fn with_prometheus() -> ControlLoop {
     let respond = |text: &str| match text {
         _ if text.contains("metadata") => TYPES,
         _ if text.contains("gone") => ERROR,
+        _ if text.contains("backlog") => BELOW_ZERO,
         _ => VECTOR,
     };
     let (prometheus, _) = crate::fake::prometheus(move |text| respond(text).to_owned()).await;
@@ -75,4 +79,16 @@ async fn the_queries_of_a_metric_that_fails_are_repeated_for_a_while() {
     tokio::time::pause();
     tokio::time::advance(Duration::from_secs(600)).await;
     assert_eq!((state.queries().count(), state.shape_hash()), (0, None));
+}
+
+#[tokio::test]
+async fn a_total_below_zero_asks_for_no_replica() {
+    let control = with_prometheus().await;
+    for target in ["averageValue", "value"] {
+        let metric = json!({"metricName": "backlog", "per": "Workload", target: "1"});
+        let autoscaler = put_of(&control, "backlog", json!({"customMetrics": [metric]}));
+        let mut state = AutoscalerState::default();
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held, "{target}");
+        assert_eq!(state.status.desired_replicas, 1);
+    }
 }

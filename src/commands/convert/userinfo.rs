@@ -1,0 +1,79 @@
+//! URLs without the user and the password that they may have: notes and errors are kept in logs.
+
+/// A URL without its userinfo, or a text that is meant to be one: whatever could be of that.
+pub fn without_userinfo(url: &str) -> String {
+    let (scheme, rest) = match url.find("://") {
+        Some(at) => url.split_at(at + 3),
+        None => ("", url),
+    };
+    let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
+    format!("{scheme}{rest}")
+}
+
+/// A text of others, whose URLs end at a blank or a quote.
+pub fn without_userinfos(text: &str) -> String {
+    let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`');
+    let url =
+        |part: &str| if part.contains("://") { without_userinfo(part) } else { part.to_owned() };
+    text.split_inclusive(is_end).map(url).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{SERVER, converted, scaled, trigger};
+    use super::super::{convert_one, objects, yaml};
+
+    /// Whoever converts the objects of a cluster keeps the notes in a log.
+    #[test]
+    fn no_note_or_error_has_the_userinfo_of_a_url() {
+        let url = "https://reader:s3cr3t@prom.example:9090";
+        for address in [
+            url,
+            "https://reader:s3/cr3t@prom.example:9090",
+            "https://reader:s3 cr3t@prom.example:9090",
+            "https://reader:s3@cr3t@prom.example:9090/api?to=a@b",
+            "reader:s3cr3t@prom.example:9090",
+            "https://s3cr3t@prom.example:9090",
+        ] {
+            let (_, notes) = scaled(&format!(
+                "  triggers: [{}]\n",
+                trigger(&format!("serverAddress: '{address}'"))
+            ));
+            assert!(
+                notes.contains("serverAddress") && notes.contains("asks the server"),
+                "{notes}"
+            );
+            assert!(!notes.contains("cr3t") && !notes.contains("reader"), "{notes}");
+            assert!(!address.ends_with("9090") || notes.contains("prom.example:9090"), "{notes}");
+        }
+        let object = |spec: &str| {
+            let text = format!(
+                "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web, namespace: shop}}, spec: \
+                 {{scaleTargetRef: {{name: web}}, triggers: [{}], {spec}}}}}",
+                trigger(&format!("serverAddress: '{url}'"))
+            );
+            objects::parse(&text).expect("YAML").remove(0)
+        };
+        for spec in [
+            "".to_owned(),
+            format!("pollingInterval: '{url}'"),
+            format!("fallback: {{failureThreshold: 3, replicas: 2, behavior: '{url}'}}"),
+            format!("'{url}': 1"),
+            format!(
+                "advanced: {{scalingModifiers: {{formula: '\"{url}\" + 1', target: '{url}'}}}}"
+            ),
+            format!("idleReplicaCount: 0, maxReplicaCount: '{url}'"),
+        ] {
+            let mut tried = Vec::new();
+            match convert_one(&object(&spec), Some(SERVER)) {
+                Ok((_, notes)) => tried.extend(notes),
+                Err(error) => tried.push(error),
+            }
+            let made = converted(&yaml(&object(&spec)));
+            for text in made.notes.iter().chain(&made.errors).chain(&tried) {
+                assert!(!text.contains("s3cr3t") && !text.contains("reader"), "{text}");
+            }
+            assert!(made.notes.len() + made.errors.len() > 0, "{made:?}");
+        }
+    }
+}
