@@ -194,6 +194,11 @@ impl Clock {
         Some(self.elapsed() + self.server_offset()?.ahead_ms)
     }
 
+    /// kube-apiserver's time, or that of the wall clock before its first response.
+    pub fn server_or_wall(&self) -> UnixMillis {
+        self.server().unwrap_or_else(|| self.wall_ms())
+    }
+
     /// kube-apiserver's time on a machine that may sleep, while the monotonic clock stands still: what the wall clock
     /// has gained on that since the last response is added. Its own time may be wrong, and counts only before the first
     /// response.

@@ -66,6 +66,28 @@ mod tests {
         assert_eq!(worded(&error), "Error from server: overloaded");
     }
 
+    /// A token is asked for anew while the process runs, also by each watch.
+    #[test]
+    fn what_a_plugin_answers_is_in_no_text() {
+        use kube::client::AuthError;
+        let output = || std::process::Output {
+            status: std::process::ExitStatus::default(),
+            stdout: b"s3cret\n".to_vec(),
+            stderr: b"no login\n".to_vec(),
+        };
+        let failed = || AuthError::AuthExecRun { cmd: "x s3cret".to_owned(), out: output().into() };
+        let errors = || {
+            let boxed: Box<dyn std::error::Error + Send + Sync> = Box::new(failed());
+            [kube::Error::Auth(failed()), kube::Error::Service(boxed)]
+        };
+        for (error, again) in errors().into_iter().zip(errors()) {
+            for text in [worded(&error), message(&error), worded_watch(&InitialListFailed(again))] {
+                assert!(!text.contains("s3cret"), "{text}");
+                assert!(text.ends_with("no login"), "{text}");
+            }
+        }
+    }
+
     /// A closed port and a wrong certificate are told apart.
     #[tokio::test]
     async fn why_there_is_no_connection_is_said_with_all_causes() {

@@ -1,9 +1,19 @@
-//! The kubeconfig, as kubectl finds it.
+//! The kubeconfig, as kubectl finds and reads it.
 
 use kube::config::{Kubeconfig, KubeconfigError};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// Reads a kubeconfig. An empty `current-context`, as `kubectl config unset` leaves it, is none.
+///
+/// # Errors
+/// If it can't be read.
+pub fn read(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
+    let mut read = Kubeconfig::read_from(path)?;
+    read.current_context.take_if(|context| context.is_empty());
+    Ok(read)
+}
 
 /// The kubeconfig of the environment: the files of `KUBECONFIG`, of those that are there, or `~/.kube/config`. None where
 /// there is no file, as in a pod.
@@ -25,7 +35,7 @@ fn found_in(
     }
     let mut merged: Option<Kubeconfig> = None;
     for path in paths {
-        let read = match Kubeconfig::read_from(&path) {
+        let read = match read(&path) {
             Err(KubeconfigError::ReadConfig(error, _))
                 if error.kind() == io::ErrorKind::NotFound =>
             {
@@ -44,6 +54,22 @@ fn found_in(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// As `kubectl config unset current-context` writes it.
+    #[test]
+    fn an_empty_current_context_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        std::fs::write(path("a"), "current-context: \"\"\n").unwrap();
+        std::fs::write(path("b"), "current-context: x\n").unwrap();
+        let context = |files: &[&str]| {
+            let variable = std::env::join_paths(files.iter().map(|file| path(file))).unwrap();
+            found_in(Some(&variable), None).unwrap().unwrap().current_context
+        };
+        assert_eq!(context(&["a", "b"]).as_deref(), Some("x"));
+        assert_eq!(context(&["b", "a"]).as_deref(), Some("x"));
+        assert_eq!(context(&["a"]), None);
+    }
 
     #[test]
     fn files_that_are_not_there_are_left_out_as_by_kubectl() {

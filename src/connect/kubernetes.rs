@@ -15,6 +15,7 @@ use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,8 +25,8 @@ use tower::limit::RateLimitLayer;
 use tower::retry::RetryLayer;
 use tower::{BoxError, Service};
 
-/// The client of the API server of a kubeconfig or, without one, as kube infers it. The server need
-/// not be up yet. The client makes at most `qps` requests per second, if given. The clock learns
+/// The client of the API server of a kubeconfig or, without one, of that which kubectl finds, or of a pod. The server
+/// need not be up yet. The client makes at most `qps` requests per second, if given. The clock learns
 /// from the dates of the responses.
 ///
 /// # Errors
@@ -49,7 +50,8 @@ pub async fn api_server(
     Ok(layered(ClientBuilder::try_from(config)?, flags, metrics, clock, qps))
 }
 
-/// The configuration of a kubeconfig or, without one, as kube infers it.
+/// The configuration of a kubeconfig or, without one, of that which kubectl finds, or else of a pod. kube's own way to
+/// infer it logs the text of a kubeconfig that can't be read.
 async fn configuration(
     flag: &'static str,
     kubeconfig: Option<&Path>,
@@ -57,12 +59,28 @@ async fn configuration(
     if let Some(path) = kubeconfig {
         return read_kubeconfig(flag, path).await;
     }
-    let inferred = kube::Config::infer().await;
-    let mut config = inferred.map_err(|error| ConnectError::NotConfigured(causes(&error)))?;
-    // A pod has no kubeconfig, and connects to the API server without a proxy.
-    if let Ok(file) = Kubeconfig::read() {
-        choose_proxy(&mut config, &file, None);
-    }
+    let found = match kubeconfig::found() {
+        Ok(Some(file)) => load(&file, None).await,
+        Ok(None) => Err("no kubeconfig".to_owned()),
+        Err(error) => Err(causes(&error)),
+    };
+    found.or_else(|why| {
+        let own = kube::Config::incluster();
+        own.map_err(|error| ConnectError::NotConfigured(no_way(&why, &error)))
+    })
+}
+
+/// Why neither a kubeconfig nor the service account of a pod leads to the API server.
+fn no_way(kubeconfig: &str, own: &(dyn Error + 'static)) -> String {
+    format!("{kubeconfig}, and no service account of a pod: {}", causes(own))
+}
+
+/// The configuration of a context of a kubeconfig, or of its current one.
+async fn load(file: &Kubeconfig, context: Option<String>) -> Result<kube::Config, String> {
+    let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
+    let loaded = kube::Config::from_custom_kubeconfig(file.clone(), &options).await;
+    let mut config = loaded.map_err(|error| causes(&error))?;
+    choose_proxy(&mut config, file, options.context.as_deref());
     Ok(config)
 }
 
@@ -85,7 +103,7 @@ pub async fn peer(
         let roots = CertificateDer::pem_slice_iter(bundle);
         roots.map(|root| root.map(|root| root.to_vec())).collect::<Result<Vec<_>, _>>()
     });
-    config.root_cert = roots.transpose().map_err(|error| invalid(error.to_string()))?;
+    config.root_cert = roots.transpose().map_err(|error| invalid(causes(&error)))?;
     (config.root_cert_file, config.accept_invalid_certs) = (None, false);
     (config.tls_server_name, config.proxy_url) = (Some(host), None);
     config.connect_timeout = Some(Duration::from_secs(10));
@@ -162,28 +180,25 @@ pub async fn as_kubectl(
     context: Option<&str>,
     clock: Clock,
 ) -> Result<AsKubectl, ConnectError> {
-    let unusable = |error: &dyn std::error::Error| ConnectError::NotConfigured(causes(error));
+    let context = context.filter(|context| !context.is_empty());
     let file = match kubeconfig {
-        Some(path) => Kubeconfig::read_from(path).map(Some),
+        Some(path) => kubeconfig::read(path).map(Some),
         None => kubeconfig::found(),
     };
-    let (mut config, context) = match file.map_err(|error| unusable(&error))? {
-        Some(file) => {
+    let file = file.map_err(|error| ConnectError::NotConfigured(causes(&error)))?;
+    let (mut config, context) = match (file, context) {
+        (Some(file), context) => {
             let context = context.map(str::to_owned).or_else(|| file.current_context.clone());
-            let options = KubeConfigOptions { context: context.clone(), ..Default::default() };
-            let loaded = kube::Config::from_custom_kubeconfig(file.clone(), &options).await;
-            let mut config = loaded.map_err(|error| unusable(&error))?;
-            choose_proxy(&mut config, &file, context.as_deref());
-            (config, context)
+            let config = load(&file, context.clone()).await;
+            (config.map_err(ConnectError::NotConfigured)?, context)
         }
-        None => {
-            let own = kube::Config::incluster().map_err(|error| causes(&error));
-            let own = match context {
-                Some(context) => Err(format!("the context {context} is in none")),
-                None => own.map_err(|error| format!("no service account of a pod: {error}")),
-            };
-            let missing =
-                |error: String| ConnectError::NotConfigured(format!("no kubeconfig, and {error}"));
+        (None, Some(context)) => {
+            let why = format!("no kubeconfig, and the context {context} is in none");
+            return Err(ConnectError::NotConfigured(why));
+        }
+        (None, None) => {
+            let own = kube::Config::incluster();
+            let missing = |error| ConnectError::NotConfigured(no_way("no kubeconfig", &error));
             (own.map_err(missing)?, None)
         }
     };
@@ -196,22 +211,82 @@ pub async fn as_kubectl(
 }
 
 async fn read_kubeconfig(flag: &'static str, path: &Path) -> Result<kube::Config, ConnectError> {
-    let wrong = |error: kube::config::KubeconfigError| ConnectError::Kubeconfig {
-        flag,
-        path: path.to_owned(),
-        error: causes(&error),
-    };
-    let file = Kubeconfig::read_from(path).map_err(wrong)?;
-    let options = KubeConfigOptions::default();
-    let loaded = kube::Config::from_custom_kubeconfig(file.clone(), &options).await;
-    let mut config = loaded.map_err(wrong)?;
-    choose_proxy(&mut config, &file, None);
-    Ok(config)
+    let wrong = |error| ConnectError::Kubeconfig { flag, path: path.to_owned(), error };
+    let file = kubeconfig::read(path).map_err(|error| wrong(causes(&error)))?;
+    load(&file, None).await.map_err(wrong)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A kubeconfig with this user, from the ninth line on, and why it is of no use to each who reads it.
+    async fn refused(user: &str) -> Vec<String> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        let text = format!(
+            "apiVersion: v1\nkind: Config\ncurrent-context: x\n\
+             clusters: [{{name: x, cluster: {{server: 'https://localhost:1'}}}}]\n\
+             contexts: [{{name: x, context: {{cluster: x, user: x}}}}]\n\
+             users:\n- name: x\n  user:\n{user}"
+        );
+        std::fs::write(&path, text).unwrap();
+        let of_command = as_kubectl(Some(&path), None, Clock::default()).await;
+        let of_server = plain_api_server(&path).await;
+        let errors = [of_command.err(), of_server.err()];
+        errors.into_iter().flatten().map(|error| error.to_string()).collect()
+    }
+
+    /// `kubectl` prints none of it either.
+    #[tokio::test]
+    async fn no_error_has_a_text_of_a_kubeconfig_or_of_what_its_plugin_answers() {
+        let plugin = |script: &str| {
+            format!(
+                "    exec:\n      apiVersion: client.authentication.k8s.io/v1\n      command: sh\n      \
+                 interactiveMode: Never\n      args: [-c, {script:?}, s3cret]\n"
+            )
+        };
+        let answer = |status: &str| {
+            plugin(&format!(
+                "echo '{{\"kind\":\"ExecCredential\",\"apiVersion\":\"client.authentication.k8s.io/v1\",\"status\":{status}}}'"
+            ))
+        };
+        for (user, expected) in [
+            ("    token: s3cret\n    username: [a, b]\n".to_owned(), "line 10, column 15"),
+            ("    token: s3cret\n    username: {\n".to_owned(), "line 1"),
+            ("    token: s3cret\n    token: s3cret2\n".to_owned(), "line 10"),
+            (
+                "    client-key-data: s3cret-\n    client-certificate-data: s3cret-\n".to_owned(),
+                "base64",
+            ),
+            (answer("{\"token\":\"s3cret\",\"clientKeyData\":[\"x\"]}"), "line 1"),
+            (answer("{\"token\":\"s3cret\",\"expirationTimestamp\":\"s3cret\"}"), "expir"),
+            (plugin("echo s3cret; echo no login >&2; exit 3"), "exit status: 3: no login"),
+        ] {
+            let errors = refused(&user).await;
+            assert_eq!(errors.len(), 2, "{user}");
+            for error in errors {
+                assert!(!error.contains("s3cret"), "{user}: {error}");
+                assert!(error.contains(expected), "{user}: {error}");
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn a_kubeconfig_without_a_current_context_is_told_of_in_words() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        for text in ["current-context: ''\n", "{}"] {
+            std::fs::write(&path, text).unwrap();
+            let of_command = as_kubectl(Some(&path), Some(""), Clock::default()).await;
+            let of_server = plain_api_server(&path).await;
+            for error in [of_command.err(), of_server.err()] {
+                let error = error.unwrap().to_string();
+                assert!(error.contains("no current-context"), "{error}");
+            }
+        }
+    }
 
     #[tokio::test]
     async fn unlimited_requests_do_not_wait_for_rate_limited_ones() {

@@ -1,10 +1,11 @@
 //! The client of Prometheus.
 
 use super::error::ConnectError;
+use super::kubeconfig;
+use crate::causes::causes;
 use crate::config::{PrometheusFlags, PrometheusVerb};
 use crate::k8s::SERVICE_ACCOUNT;
 use crate::prometheus::{self, Pem, Token};
-use kube::config::Kubeconfig;
 use std::path::{Path, PathBuf};
 
 /// The client of Prometheus.
@@ -53,8 +54,9 @@ fn from_kubeconfig(path: &Path) -> Result<Credentials, ConnectError> {
     const FLAG: &str = "--prometheus-auth-config";
     let wrong =
         |error: String| ConnectError::Kubeconfig { flag: FLAG, path: path.to_owned(), error };
-    let file = Kubeconfig::read_from(path).map_err(|error| wrong(error.to_string()))?;
-    let context = file.current_context.clone().unwrap_or_default();
+    let file = kubeconfig::read(path).map_err(|error| wrong(causes(&error)))?;
+    let context = file.current_context.clone();
+    let context = context.ok_or_else(|| wrong("it has no current-context".to_owned()))?;
     let named = file.contexts.iter().find(|named| named.name == context);
     let context = named
         .and_then(|named| named.context.as_ref())
@@ -62,11 +64,12 @@ fn from_kubeconfig(path: &Path) -> Result<Credentials, ConnectError> {
     let cluster = file.clusters.iter().find(|named| named.name == context.cluster);
     let user =
         context.user.as_ref().and_then(|user| file.auth_infos.iter().find(|n| &n.name == user));
-    let pem = |data: Option<&str>, file: Option<&String>| -> Result<Option<Pem>, ConnectError> {
+    type Read = Result<Option<Pem>, ConnectError>;
+    let pem = |field: &str, data: Option<&str>, file: Option<&String>| -> Read {
         if let Some(data) = data {
             let quoted = serde_json::json!(data);
-            let text: k8s_openapi::ByteString =
-                serde_json::from_value(quoted).map_err(|error| wrong(error.to_string()))?;
+            let text: k8s_openapi::ByteString = serde_json::from_value(quoted)
+                .map_err(|_| wrong(format!("{field} is not base64")))?;
             let origin = format!("{FLAG}: {}", path.display());
             return Ok(Some(Pem::new(origin, text.0)));
         }
@@ -75,14 +78,15 @@ fn from_kubeconfig(path: &Path) -> Result<Credentials, ConnectError> {
     let mut credentials: Credentials = (None, None, None);
     if let Some(cluster) = cluster.and_then(|named| named.cluster.as_ref()) {
         let data = cluster.certificate_authority_data.as_deref();
-        credentials.0 = pem(data, cluster.certificate_authority.as_ref())?;
+        credentials.0 =
+            pem("certificate-authority-data", data, cluster.certificate_authority.as_ref())?;
     }
     if let Some(user) = user.and_then(|named| named.auth_info.as_ref()) {
         use secrecy::ExposeSecret;
         let data = user.client_certificate_data.as_deref();
-        let certificate = pem(data, user.client_certificate.as_ref())?;
+        let certificate = pem("client-certificate-data", data, user.client_certificate.as_ref())?;
         let key_data = user.client_key_data.as_ref().map(|key| key.expose_secret());
-        let key = pem(key_data, user.client_key.as_ref())?;
+        let key = pem("client-key-data", key_data, user.client_key.as_ref())?;
         credentials.1 = certificate.zip(key).map(|(certificate, key)| certificate.and(key));
         credentials.2 = match (&user.token_file, &user.token) {
             (Some(file), _) => Some(Token::File(PathBuf::from(file))),
@@ -109,6 +113,22 @@ pub fn redact_url(url: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_secret_of_a_kubeconfig_gets_into_an_error() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let context = "current-context: x\ncontexts: [{name: x, context: {cluster: x, user: x}}]\n";
+        for user in ["token: s3cret, username: [a]", "client-certificate-data: s3cret-"] {
+            let text = format!("{context}users:\n- {{name: x, user: {{{user}}}}}\n");
+            std::fs::write(file.path(), text).unwrap();
+            let error = from_kubeconfig(file.path()).err().expect("an error").to_string();
+            assert!(!error.contains("s3cret"), "{error}");
+            assert!(error.contains("line 4") || error.contains("base64"), "{error}");
+        }
+        std::fs::write(file.path(), "current-context: ''\n").unwrap();
+        let error = from_kubeconfig(file.path()).err().expect("an error").to_string();
+        assert!(error.contains("no current-context"), "{error}");
+    }
 
     #[test]
     fn no_secret_of_a_url_gets_into_a_log() {

@@ -36,6 +36,7 @@ struct Shared {
     queued: AtomicUsize,
     written: AtomicU64,
     dropped: AtomicU64,
+    removed_bytes: AtomicU64,
 }
 
 /// Lines that are written at once.
@@ -129,6 +130,11 @@ impl DecisionLog {
     pub fn counts(&self) -> (u64, u64) {
         self.shared.counts()
     }
+
+    /// How many bytes of written lines were removed, as the disk was full.
+    pub fn removed_bytes(&self) -> u64 {
+        self.shared.removed_bytes.load(Ordering::Relaxed)
+    }
 }
 
 impl Shared {
@@ -179,7 +185,11 @@ impl DecisionLogWriter {
         let written = match batch.text.is_empty() {
             true => Ok(()),
             false => match &mut self.files {
-                Some(files) => files.write(batch.text.as_bytes()),
+                Some(files) => {
+                    let written = files.write(batch.text.as_bytes());
+                    self.shared.removed_bytes.store(files.removed.bytes, Ordering::Relaxed);
+                    written
+                }
                 None => io::stdout().lock().write_all(batch.text.as_bytes()),
             },
         };
@@ -268,6 +278,7 @@ mod tests {
         assert_eq!(text.matches("Failed to write the decision log").count(), 5, "{text}");
         assert!(text.contains("No space left on device"), "{text}");
         assert!(!numbered(&path, 7).exists());
+        assert_eq!(log.removed_bytes(), 4);
         // A device is no file of the log, which could be dropped or rotated.
         assert!(path.is_symlink() && !numbered(&path, 1).exists());
         writing.abort();

@@ -3,9 +3,14 @@
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// The number of files that a log is rotated through, the present one included.
 pub const FILES: u64 = 8;
+/// How long after a file was removed to make room no other one is: whatever fills the disk may take that at once, and
+/// would have taken the whole log in seconds.
+const REMOVE_INTERVAL: Duration = Duration::from_secs(60);
 
 /// The files of a log.
 pub struct LogFiles {
@@ -13,8 +18,19 @@ pub struct LogFiles {
     pub path: PathBuf,
     /// How many bytes one may have.
     pub max_file_bytes: u64,
+    /// What was removed for room on a full disk.
+    pub removed: Removed,
     /// The present file, if it is open.
     open: Option<OpenLog>,
+}
+
+/// Files that were removed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Removed {
+    /// How many bytes they had.
+    pub bytes: u64,
+    /// When the last one was removed.
+    last: Option<Instant>,
 }
 
 /// A file of a log that is open.
@@ -36,7 +52,8 @@ impl LogFiles {
             Err(error) if !is_storage_full(&error) => return Err(error),
             opened => opened.ok(),
         };
-        Ok(Self { path: path.to_owned(), max_file_bytes: max_bytes / FILES, open })
+        let (path, removed) = (path.to_owned(), Removed::default());
+        Ok(Self { path, max_file_bytes: max_bytes / FILES, removed, open })
     }
 
     /// Writes a batch whole, or nothing of it. On a full disk the oldest decisions make room.
@@ -44,8 +61,10 @@ impl LogFiles {
     /// # Errors
     /// If it was not written.
     pub fn write(&mut self, batch: &[u8]) -> io::Result<()> {
-        let path = self.path.clone();
-        with_room(&path, || self.append(&path, batch))
+        let (path, mut removed) = (self.path.clone(), self.removed);
+        let written = with_room(&path, &mut removed, || self.append(&path, batch));
+        self.removed = removed;
+        written
     }
 
     /// Appends a batch to the file. One that is full is rotated first, whoever filled it; where it can't
@@ -78,21 +97,30 @@ fn is_storage_full(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
-/// Writes to the file of a log. If the disk is full, the oldest file is dropped, and it is tried once more. The next
-/// write drops the next one, if that was not enough: what others take of a disk ends no whole log at once.
-fn with_room(path: &Path, mut write: impl FnMut() -> io::Result<()>) -> io::Result<()> {
+/// Writes to the file of a log. If the disk is full, the oldest file is removed, and it is tried once more; but only once
+/// in a while.
+fn with_room(
+    path: &Path,
+    removed: &mut Removed,
+    mut write: impl FnMut() -> io::Result<()>,
+) -> io::Result<()> {
     let written = write();
-    if !written.as_ref().is_err_and(is_storage_full) {
+    let is_soon = removed.last.is_some_and(|last| last.elapsed() < REMOVE_INTERVAL);
+    if !written.as_ref().is_err_and(is_storage_full) || is_soon {
         return written;
     }
-    let is_held = |path: &PathBuf| {
-        std::fs::symlink_metadata(path).is_ok_and(|found| found.is_file() && found.len() > 0)
+    let held = |path: PathBuf| {
+        let found = std::fs::symlink_metadata(&path).ok()?;
+        (found.is_file() && found.len() > 0).then_some((path, found.len()))
     };
     let rotated = (1..FILES).rev().map(|number| numbered(path, number));
-    let Some(oldest) = rotated.chain([path.to_owned()]).find(is_held) else { return written };
+    let Some((oldest, bytes)) = rotated.chain([path.to_owned()]).find_map(held) else {
+        return written;
+    };
     std::fs::remove_file(&oldest)?;
+    (removed.bytes, removed.last) = (removed.bytes + bytes, Some(Instant::now()));
     let path = oldest.display();
-    tracing::warn!(%path, "Dropped the oldest file of the decision log, as the disk is full");
+    tracing::warn!(%path, bytes, "Removed the oldest file of the decision log, as the disk is full");
     write()
 }
 
@@ -260,15 +288,16 @@ mod tests {
         assert_eq!(left.len(), 2, "{left:?}");
     }
 
-    #[test]
-    fn on_a_full_disk_the_oldest_decisions_make_room() {
+    #[tokio::test(start_paused = true)]
+    async fn on_a_full_disk_the_oldest_decisions_make_room() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("decisions.jsonl");
         (1..4).for_each(|number| std::fs::write(numbered(&path, number), "x\n").unwrap());
         std::fs::write(&path, "").unwrap();
+        let mut removed = Removed::default();
         // A disk that has room for so many files with decisions beside the one that is written.
-        let write = |room: usize| {
-            with_room(&path, || {
+        let mut write = |room: usize| {
+            with_room(&path, &mut removed, || {
                 let files = (1..FILES).filter(|number| numbered(&path, *number).exists()).count();
                 match files > room {
                     true => Err(io::ErrorKind::StorageFull.into()),
@@ -280,12 +309,39 @@ mod tests {
         assert!(numbered(&path, 3).exists());
         write(2).unwrap();
         assert!(!numbered(&path, 3).exists() && numbered(&path, 2).exists());
-        // One is dropped for each write, whoever fills the disk.
+        // One is removed a minute, whoever fills the disk.
+        assert!(write(0).is_err());
+        assert!(numbered(&path, 2).exists());
+        tokio::time::advance(REMOVE_INTERVAL).await;
         assert!(write(0).is_err());
         assert!(!numbered(&path, 2).exists() && numbered(&path, 1).exists());
+        tokio::time::advance(REMOVE_INTERVAL).await;
         write(0).unwrap();
-        let other = with_room(&path, || Err(io::ErrorKind::PermissionDenied.into()));
+        assert_eq!(removed.bytes, 6);
+        tokio::time::advance(REMOVE_INTERVAL).await;
+        let refused = || Err(io::ErrorKind::PermissionDenied.into());
+        let other = with_room(&path, &mut removed, refused);
         assert!(other.is_err() && path.exists());
+    }
+
+    /// Another program takes what was freed at once.
+    #[cfg(target_os = "linux")]
+    #[tokio::test(start_paused = true)]
+    async fn a_full_disk_takes_one_file_a_minute() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("decisions.jsonl");
+        std::os::unix::fs::symlink("/dev/full", &path).unwrap();
+        (1..4).for_each(|number| std::fs::write(numbered(&path, number), "x\n").unwrap());
+        let mut files = LogFiles::open(&path, 8 * 1000).unwrap();
+        let left = || (1..FILES).filter(|number| numbered(&path, *number).exists()).count();
+        for expected in [2, 1, 0, 0] {
+            for _ in 0..59 {
+                assert!(files.write(b"next\n").is_err());
+                assert_eq!(left(), expected);
+                tokio::time::advance(std::time::Duration::from_secs(1)).await;
+            }
+            tokio::time::advance(std::time::Duration::from_secs(1)).await;
+        }
     }
 
     /// It has the queries, errors and names of all tenants.

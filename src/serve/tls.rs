@@ -1,5 +1,6 @@
 //! The serving certificate, and the TLS configuration of the server.
 
+use crate::causes::causes;
 use crate::clock::WallClock;
 use crate::reload::Reloadable;
 use prometheus_client::metrics::gauge::Gauge;
@@ -70,12 +71,11 @@ impl ServingCertificate {
         let file = |path: &Path, error: String| TlsError::File { path: path.to_owned(), error };
         let chain: Result<Vec<_>, _> =
             CertificateDer::pem_file_iter(certificate).and_then(Iterator::collect);
-        let chain = chain.map_err(|error| file(certificate, error.to_string()))?;
+        let chain = chain.map_err(|error| file(certificate, causes(&error)))?;
         if chain.is_empty() {
             return Err(file(certificate, "a PEM certificate was expected".to_owned()));
         }
-        let key =
-            PrivateKeyDer::from_pem_file(key_file).map_err(|e| file(key_file, e.to_string()))?;
+        let key = PrivateKeyDer::from_pem_file(key_file).map_err(|e| file(key_file, causes(&e)))?;
         let files = Some([certificate.to_owned(), key_file.to_owned()]);
         Ok(Self { chain, key, files, self_signed_ca: None })
     }
@@ -289,5 +289,21 @@ mod tests {
         let path = Path::new("/nowhere/tls.crt");
         let error = ServingCertificate::from_files(path, path).err().unwrap().to_string();
         assert!(error.contains("/nowhere/tls.crt"), "{error}");
+    }
+
+    /// Its line breaks were lost, so that it is all in the line that is wrong.
+    #[test]
+    fn no_error_has_a_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tls.key");
+        std::fs::write(&path, "-----BEGIN PRIVATE KEY-----s3cret-----END PRIVATE KEY\n").unwrap();
+        let own = ServingCertificate::self_signed("plimsoll", "plimsoll").unwrap();
+        let certificate = folder.path().join("tls.crt");
+        std::fs::write(&certificate, own.self_signed_ca.unwrap()).unwrap();
+        for certificate in [&certificate, &path] {
+            let error = ServingCertificate::from_files(certificate, &path).err().unwrap();
+            let error = error.to_string();
+            assert!(error.ends_with(": it is not PEM"), "{error}");
+        }
     }
 }

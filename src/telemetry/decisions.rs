@@ -19,7 +19,7 @@ impl Debug for DecisionCollector {
     }
 }
 
-const DECISIONS: [(&str, &str, &str); 7] = [
+const DECISIONS: [(&str, &str, &str); 8] = [
     ("plimsoll_decision_ledger_bytes", "gauge", "Memory that the accounts of decisions take"),
     ("plimsoll_decision_ledger_entries", "gauge", "Number of accounts of decisions in memory"),
     (
@@ -43,6 +43,11 @@ const DECISIONS: [(&str, &str, &str); 7] = [
         "counter",
         "Total number of decisions that are not in the decision log, as it was not written in time",
     ),
+    (
+        "plimsoll_decision_log_removed_bytes",
+        "counter",
+        "Total number of bytes of the decision log that were removed before their time, as the disk was full",
+    ),
 ];
 
 /// The descriptions of these metrics.
@@ -63,7 +68,8 @@ impl Collector for DecisionCollector {
         let values = [size.bytes as f64, size.entries as f64, size.dropped as f64];
         let behind = size.behind.map_or(-1.0, |behind| behind.as_secs_f64());
         let values = values.into_iter().chain([size.since as f64 / 1000.0, behind]);
-        let values = values.chain([lines as f64, unwritten as f64]);
+        let removed = log.as_ref().map_or(0, DecisionLog::removed_bytes);
+        let values = values.chain([lines as f64, unwritten as f64, removed as f64]);
         for ((name, kind, help), value) in DECISIONS.iter().zip(values) {
             if *kind == "counter" {
                 let metric = ConstCounter::new(value);

@@ -79,7 +79,7 @@ impl Changed {
     pub async fn of(flags: &ObjectFlags) -> Result<Self, OperateError> {
         let cluster = Cluster::of(&flags.cluster).await?;
         let namespace = flags.namespace.as_deref().unwrap_or(&cluster.namespace);
-        let object = format!("autoscaler {namespace}/{}", flags.name);
+        let object = plain(&format!("autoscaler {namespace}/{}", flags.name)).into_owned();
         let autoscalers = Api::namespaced(cluster.client.clone(), namespace);
         Ok(Self { cluster, autoscalers, object })
     }

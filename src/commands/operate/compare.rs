@@ -36,7 +36,7 @@ pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
     let namespace = flags.namespace.clone().unwrap_or(namespace);
     let namespace = Some(&*namespace).filter(|_| !flags.all_namespaces);
     let mut all = hpas(&client, namespace).await?;
-    let now = clock.server().unwrap_or_else(|| clock.wall_ms());
+    let now = clock.server_or_wall();
     let from = now.saturating_sub(i64::try_from(flags.since.as_millis()).unwrap_or(i64::MAX));
     let labels = format!("{KIND_LABEL}={}", AutoscalerKind::Hpa.as_str());
     let wanted =

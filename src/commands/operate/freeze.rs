@@ -83,7 +83,8 @@ async fn freeze_in(cluster: &Cluster, flags: &FreezeFlags) -> Result<String, Ope
     let others = not_frozen(client).await;
     match outcome {
         FreezeOutcome::Acknowledged(holder) => Ok(format!(
-            "frozen in {place}, acknowledged by {holder}: no scale is written {end}\n{others}"
+            "frozen in {place}, acknowledged by {}: no scale is written {end}\n{others}",
+            plain(&holder)
         )),
         FreezeOutcome::TimedOut => {
             let text = format!(
@@ -105,7 +106,7 @@ pub async fn thaw(flags: &ClusterFlags) -> Result<String, OperateError> {
     let (outcome, place) = (request(&cluster, flags, None, false).await?, &cluster.place);
     Ok(match outcome {
         FreezeOutcome::Acknowledged(holder) => {
-            format!("thawed in {place}, acknowledged by {holder}\n")
+            format!("thawed in {place}, acknowledged by {}\n", plain(&holder))
         }
         FreezeOutcome::TimedOut => format!(
             "thawed in {place}, not acknowledged: the leader is late, or older than this command\n"
@@ -189,7 +190,8 @@ async fn other_leases(client: &Client) -> String {
     let Ok(found) = api.list(&ours).await else { return String::new() };
     let flags_of = |lease: &Lease| {
         let namespace = lease.namespace().unwrap_or_default();
-        format!("--plimsoll-namespace={namespace} --lease={}", lease.name_any())
+        let flags = format!("--plimsoll-namespace={namespace} --lease={}", lease.name_any());
+        plain(&flags).into_owned()
     };
     let found: Vec<_> = found.iter().map(flags_of).collect();
     if found.is_empty() { String::new() } else { format!("; there is {}", found.join(" and ")) }
@@ -213,7 +215,8 @@ async fn not_frozen(client: &Client) -> String {
     let mut text = String::new();
     if !others.is_empty() {
         let name = |hpa: &&HorizontalPodAutoscaler| {
-            format!("{}/{}", hpa.namespace().unwrap_or_default(), hpa.name_any())
+            let name = format!("{}/{}", hpa.namespace().unwrap_or_default(), hpa.name_any());
+            plain(&name).into_owned()
         };
         let named: Vec<_> = others.iter().take(MAX_LISTED).map(name).collect();
         let more = if others.len() > MAX_LISTED { ", ..." } else { "" };
@@ -330,6 +333,14 @@ mod tests {
         }
         let said = freeze_in(&Cluster::fake(api(None, |_| {})), &flags).await.unwrap();
         assert!(said.contains("nobody"), "{said}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_name_of_a_leader_controls_the_terminal() {
+        let evil = |lease: &mut Value| lease["spec"]["holderIdentity"] = "a\u{1b}[2J\nb".into();
+        let cluster = Cluster::fake(api(Some(Duration::ZERO), evil));
+        let said = freeze_in(&cluster, &flags()).await.unwrap();
+        assert!(said.contains("acknowledged by a\\u{1b}[2J b: "), "{said}");
     }
 
     /// `freeze upgrade && thaw` must not thaw while a leader of before decides.

@@ -1,7 +1,6 @@
 //! The commands of operators: `plimsoll status`, `explain`, `pause`, `freeze` and others. Installed
 //! as `kubectl-plimsoll`, they are `kubectl plimsoll status` and so on.
 
-mod age;
 mod cluster;
 mod compare;
 mod decisions;

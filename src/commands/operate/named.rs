@@ -66,7 +66,7 @@ impl Named {
 
     /// The time by kube-apiserver, or by this machine before its first response.
     pub fn now(&self) -> UnixMillis {
-        self.clock.server().unwrap_or_else(|| self.clock.wall_ms())
+        self.clock.server_or_wall()
     }
 
     /// Its name in messages.

@@ -2,9 +2,9 @@
 
 use super::cluster::Changed;
 use super::error::{OperateError, api_error};
-use crate::clock::Clock;
 use crate::config::{ObjectFlags, PauseFlags};
 use crate::crd::{AutoscalerSpec, Mode};
+use crate::time::UnixMillis;
 use jiff::Timestamp;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
@@ -17,9 +17,8 @@ pub async fn pause(flags: &PauseFlags) -> Result<String, OperateError> {
     let of = Changed::of(&flags.object).await?;
     let user = of.cluster.user_name().await;
     let by = user.filter(|user| user.chars().count() <= MAX_BY);
-    let paused = |clock: &Clock| {
+    let paused = |now: UnixMillis| {
         let until = flags.until_after.and_then(|duration| {
-            let now = clock.server().unwrap_or_else(|| clock.wall_ms());
             let ms = i64::try_from(duration.as_millis()).ok()?;
             Timestamp::from_millisecond(now.saturating_add(ms)).ok()
         });
@@ -54,7 +53,7 @@ async fn set_mode(
     of: &Changed,
     name: &str,
     to: Mode,
-    pause: impl Fn(&Clock) -> Value,
+    pause: impl Fn(UnixMillis) -> Value,
 ) -> Result<AutoscalerSpec, OperateError> {
     let Changed { cluster, autoscalers: api, object } = of;
     let mut tries = 0;
@@ -68,7 +67,7 @@ async fn set_mode(
         }
         let patch = json!({
             "metadata": {"resourceVersion": known.metadata.resource_version},
-            "spec": {"mode": to, "pause": pause(&cluster.clock)},
+            "spec": {"mode": to, "pause": pause(cluster.clock.server_or_wall())},
         });
         tries += 1;
         match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {

@@ -1,9 +1,8 @@
 //! `plimsoll status`: the leader, the freeze, and the failing Autoscalers.
 
-use super::age::age;
+use super::super::story::{plain, span};
 use super::cluster::Cluster;
 use super::error::{OperateError, api_error};
-use crate::clock::WallClock;
 use crate::config::{ClusterFlags, StatusFlags};
 use crate::crd::{Autoscaler, AutoscalerStatus, Mode};
 use crate::leader::Freeze;
@@ -59,13 +58,17 @@ async fn leader(cluster: &Cluster, flags: &ClusterFlags) -> Result<String, Opera
         return Ok(format!("Leader   none: there is no Lease {plimsoll_namespace}/{lease}\n"));
     };
     let spec = lease.spec.clone().unwrap_or_default();
-    let renewed = spec.renew_time.map_or_else(|| "never".to_owned(), |time| age(time.0));
+    let age = |renewed: i64| {
+        format!("{} ago", span(cluster.clock.server_or_wall().saturating_sub(renewed)))
+    };
+    let renewed = spec.renew_time.map(|time| age(time.0.as_millisecond()));
+    let renewed = renewed.unwrap_or_else(|| "never".to_owned());
     let mut text = match spec.holder_identity.filter(|holder| !holder.is_empty()) {
-        Some(holder) => format!("Leader   {holder}, renewed {renewed} ago\n"),
+        Some(holder) => format!("Leader   {}, renewed {renewed}\n", plain(&holder)),
         None => "Leader   none\n".to_owned(),
     };
     if let Some(freeze) = Freeze::of(&lease) {
-        let _ = writeln!(text, "Frozen   no scale is written: {freeze}");
+        let _ = writeln!(text, "Frozen   no scale is written: {}", plain(&freeze.to_string()));
     }
     Ok(text)
 }
@@ -80,23 +83,21 @@ async fn autoscalers(cluster: &Cluster, namespace: Option<&str>) -> Result<Strin
     let all = api.list(&ListParams::default()).await.map_err(api_error("autoscalers"))?;
     let mut failing = Vec::new();
     for object in &all {
-        let status = object.status.clone().unwrap_or_default();
-        let fault =
-            fault(&status).map(|condition| (condition.reason.clone(), condition.message.clone()));
-        if let Some((reason, message)) = fault {
+        if let Some(condition) = object.status.as_ref().and_then(fault) {
             let name = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
-            failing.push((name, reason, message));
+            let why = format!("{}: {}", condition.reason, condition.message);
+            failing.push((plain(&name).into_owned(), plain(&why).into_owned()));
         }
     }
-    let now = WallClock::default().timestamp().as_millisecond();
+    let now = cluster.clock.server_or_wall();
     let paused = all.iter().filter(|object| object.spec.mode_at(now) == Mode::Paused).count();
     let count = all.items.len();
     let failed = failing.len();
     let mut text =
         format!("Autoscalers   {count}{of}, {failed} of them failing, {paused} paused\n");
     let width = failing.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
-    for (name, reason, message) in failing {
-        let _ = writeln!(text, "  {name:width$}   {reason}: {message}");
+    for (name, why) in failing {
+        let _ = writeln!(text, "  {name:width$}   {why}");
     }
     Ok(text)
 }
@@ -113,10 +114,82 @@ fn fault(status: &AutoscalerStatus) -> Option<&Condition> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::{Clock, Dated};
+    use crate::commands::story;
     use crate::fake;
+    use jiff::Timestamp;
     use kube::Client;
     use kube::client::Body;
-    use serde_json::json;
+    use serde_json::{Value, json};
+
+    /// The status by an API server that answers so at this time, whatever the clock here says.
+    async fn shown_at(now: Timestamp, lease: Value, autoscalers: Value) -> String {
+        let date = jiff::fmt::rfc2822::DateTimePrinter::new();
+        let date = date.timestamp_to_rfc9110_string(&now).unwrap();
+        let service = tower::service_fn(move |request: http::Request<Body>| {
+            let is_lease = request.uri().path().contains("/leases/");
+            let body = if is_lease { lease.clone() } else { autoscalers.clone() };
+            let response = http::Response::builder().header("date", &date);
+            let response = response.body(Body::from(body.to_string().into_bytes()));
+            async move { Ok::<_, kube::Error>(response.unwrap()) }
+        });
+        let clock = Clock::default();
+        let service = Dated::new(service, clock.clone());
+        let client = Client::new(service, "default");
+        let cluster = Cluster { clock, ..Cluster::fake(client) };
+        status_of(&cluster, &flags(None)).await.unwrap()
+    }
+
+    fn flags(namespace: Option<&str>) -> StatusFlags {
+        let cluster = ClusterFlags {
+            kubeconfig: None,
+            context: None,
+            plimsoll_namespace: "plimsoll".to_owned(),
+            lease: "plimsoll".to_owned(),
+        };
+        StatusFlags { namespace: namespace.map(str::to_owned), cluster }
+    }
+
+    fn lease(holder: &str, renewed: Timestamp, annotations: Value) -> Value {
+        json!({"metadata": {"name": "plimsoll", "annotations": annotations},
+            "spec": {"holderIdentity": holder, "renewTime": format!("{renewed:.6}")}})
+    }
+
+    fn list(spec: Value, status: Value) -> Value {
+        let mut all = json!({"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "maxReplicas": 3});
+        all.as_object_mut().unwrap().extend(spec.as_object().unwrap().clone());
+        json!({"metadata": {}, "items": [{"metadata": {"namespace": "shop", "name": "web"},
+            "spec": all, "status": status}]})
+    }
+
+    /// The clock of a laptop is an hour ahead.
+    #[tokio::test]
+    async fn times_are_by_the_clock_of_the_server() {
+        let hour = jiff::SignedDuration::from_hours(1);
+        let now = Clock::default().wall_timestamp() - hour;
+        let until = (now + hour / 2).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
+        let spec = json!({"mode": "Paused", "pause": {"until": until}});
+        let text = shown_at(now, lease("a", now, json!({})), list(spec, json!({}))).await;
+        let renewed = text.lines().find_map(|line| line.strip_prefix("Leader   a, renewed "));
+        assert!(renewed.is_some_and(|age| ["0s ago", "1s ago", "2s ago"].contains(&age)), "{text}");
+        assert!(text.contains("Autoscalers   1, 0 of them failing, 1 paused"), "{text}");
+    }
+
+    /// Prometheus, or what stands before it, writes the texts of conditions.
+    #[tokio::test]
+    async fn no_text_of_an_object_controls_the_terminal() {
+        let now = Clock::default().wall_timestamp();
+        let evil = "\u{1b}[2J\u{1b}]0;x\u{7}a\u{202e}b\nAutoscalers   1, 0 of them failing";
+        let annotations = json!({"plimsoll.dev/freeze": evil, "plimsoll.dev/frozen-by": evil});
+        let condition = json!({"type": "ScalingActive", "status": "False", "reason": evil,
+            "message": evil, "lastTransitionTime": "2026-11-25T10:00:00Z"});
+        let status = json!({"conditions": [condition]});
+        let text = shown_at(now, lease(evil, now, annotations), list(json!({}), status)).await;
+        assert!(!text.chars().any(|one| one != '\n' && story::is_unsafe(one)), "{text:?}");
+        assert_eq!(text.lines().count(), 5, "{text}");
+        assert_eq!(text.matches("b Autoscalers   1, 0 of them failing").count(), 5, "{text}");
+    }
 
     /// The status where these are refused, and with a namespace or for all.
     async fn shown(refused: &'static [&str], namespace: Option<&str>) -> (bool, String) {
@@ -132,14 +205,7 @@ mod tests {
             Ok::<_, kube::Error>(response.body(Body::from(body.to_string().into_bytes())).unwrap())
         });
         let client = Client::new(service, "default");
-        let cluster = ClusterFlags {
-            kubeconfig: None,
-            context: None,
-            plimsoll_namespace: "plimsoll".to_owned(),
-            lease: "plimsoll".to_owned(),
-        };
-        let flags = StatusFlags { namespace: namespace.map(str::to_owned), cluster };
-        match status_of(&Cluster::fake(client), &flags).await {
+        match status_of(&Cluster::fake(client), &flags(namespace)).await {
             Ok(text) => (true, text),
             Err(error) => (false, error.to_string()),
         }
