@@ -121,12 +121,12 @@ mod tests {
         for user in ["token: s3cret, username: [a]", "client-certificate-data: s3cret-"] {
             let text = format!("{context}users:\n- {{name: x, user: {{{user}}}}}\n");
             std::fs::write(file.path(), text).unwrap();
-            let error = from_kubeconfig(file.path()).err().expect("an error").to_string();
+            let error = from_kubeconfig(file.path()).map(drop).unwrap_err().to_string();
             assert!(!error.contains("s3cret"), "{error}");
             assert!(error.contains("line 4") || error.contains("base64"), "{error}");
         }
         std::fs::write(file.path(), "current-context: ''\n").unwrap();
-        let error = from_kubeconfig(file.path()).err().expect("an error").to_string();
+        let error = from_kubeconfig(file.path()).map(drop).unwrap_err().to_string();
         assert!(error.contains("no current-context"), "{error}");
     }
 

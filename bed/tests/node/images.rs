@@ -3,8 +3,10 @@
 use image::{Archive, Compression, Definition, File};
 use std::path::{Path, PathBuf};
 
-/// The names of images, the part that each runs, and its first arguments.
-const IMAGES: [(&str, &str, &[&str]); 5] = [
+/// The name of an image, the part that it runs, and its first arguments.
+pub type Image = (&'static str, &'static str, &'static [&'static str]);
+
+const IMAGES: [Image; 5] = [
     ("localhost/pause:1", "pods", &["pause"]),
     ("localhost/app:1", "pods", &["serve"]),
     ("localhost/coredns:1", "coredns", &[]),
@@ -26,11 +28,7 @@ pub fn write(parts: &Path, folder: &Path) -> Vec<PathBuf> {
 }
 
 /// Writes the archive of an image that has a part and is started with these arguments. Returns its path.
-pub fn write_one(
-    parts: &Path,
-    folder: &Path,
-    (name, program, arguments): &(&str, &str, &[&str]),
-) -> PathBuf {
+pub fn write_one(parts: &Path, folder: &Path, (name, program, arguments): &Image) -> PathBuf {
     let binary = parts.join(program);
     let path = format!("/{program}");
     let definition = Definition {

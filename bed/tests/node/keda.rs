@@ -1,7 +1,7 @@
 //! Plimsoll takes the place of KEDA, as docs/moving-from-keda.md says. KEDA is installed by its own manifests.
 
 use crate::applications::{application, remove_namespace};
-use crate::images::write_one;
+use crate::images::{Image, write_one};
 use crate::install::works;
 use crate::installation::{By, Installation, namespace, remove};
 use crate::isolation::{binary, folder};
@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Its images, as those of the other parts, and what the manifests call them.
-const IMAGES: [((&str, &str, &[&str]), &str); 2] = [
+const IMAGES: [(Image, &str); 2] = [
     (("localhost/keda:1", "keda", &[]), "/keda:"),
     (("localhost/keda-adapter:1", "keda-adapter", &[]), "/keda-metrics-apiserver:"),
 ];
@@ -71,7 +71,7 @@ async fn manifests(pages: &Pages) -> String {
     let text = pages.run(&render).await.unwrap_or_else(|error| panic!("{render}: {error}"));
     let line = |line: &str| {
         let start = line.split("image: ").next().unwrap_or_default();
-        let image = |((name, ..), known): &((&str, &str, &[&str]), &str)| {
+        let image = |((name, ..), known): &(Image, &str)| {
             (line.len() > start.len() && line.contains(known))
                 .then(|| format!("{start}image: {name}\n"))
         };
