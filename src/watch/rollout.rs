@@ -22,6 +22,8 @@ pub struct Seen {
     pub tells_progress: bool,
     /// Whether none of the pods that count as `updated` may be missing, such as one that is drained.
     pub is_settled: bool,
+    /// Whether all pods end before others are made, and before those have a revision: in between there is none.
+    pub is_recreated: bool,
     /// Its replicas by the spec.
     pub wanted: i32,
     /// How many pods are of the present template.
@@ -59,10 +61,14 @@ impl Rollout {
         if before.is_some_and(|before| before.wanted != seen.wanted) {
             (self.rescaled, self.updated) = (Some(now), None);
         }
-        // The last old pod of one that is stuck may be drained, and comes again.
-        let is_stuck = self.moved.is_some() && self.ended.is_none();
-        let is_resumed = before.is_none_or(|before| !before.is_rolling_out) && !is_stuck;
-        let has_passed = is_new && seen.is_automatic && seen.updated.max(seen.ready) > 0;
+        let is_under_way = self.moved.is_some() && self.ended.is_none();
+        // The last old pod of one that is stuck may be drained, and comes again, unless all had to end.
+        let may_resume = seen.is_recreated || !is_under_way;
+        let is_resumed = before.is_none_or(|before| !before.is_rolling_out) && may_resume;
+        // With none the workload is only scaled from zero, or between its old pods and those of this revision.
+        let has_pods = seen.updated.max(seen.ready) > 0;
+        let is_between = seen.wanted > 0 && (is_under_way || seen.is_recreated);
+        let has_passed = is_new && seen.is_automatic && (has_pods || is_between);
         let begins = has_passed || seen.is_rolling_out && (is_new || is_resumed);
         if is_new || begins {
             self.updated = None;
@@ -115,6 +121,7 @@ mod tests {
         is_automatic: true,
         tells_progress: true,
         is_settled: true,
+        is_recreated: false,
         wanted: 3,
         updated: 3,
         ready: 3,
@@ -297,6 +304,43 @@ mod tests {
         let none = Seen { updated: 0, ready: 0, ..unready };
         let seen = [(0, STILL), (10, rolling(3)), (20, none), (609, unready), (610, unready)];
         assert_eq!(left(&seen), [0, 60, 60, 1, 0]);
+    }
+
+    /// Its old pods end for 20 seconds, and the new ones start for three minutes.
+    #[test]
+    fn a_deployment_that_is_recreated_is_held_until_its_new_pods_are_fresh_no_longer() {
+        let of = |revision: u64, updated: i32, ready: i32| Seen {
+            tells_progress: false,
+            is_recreated: true,
+            updated,
+            ready,
+            revision: Some(revision),
+            ..STILL
+        };
+        let ends = Seen { is_rolling_out: true, ..of(1, 0, 3) };
+        let made = [
+            (11, of(1, 0, 0)),
+            (31, of(2, 0, 0)),
+            (32, of(2, 3, 0)),
+            (211, of(2, 3, 2)),
+            (212, of(2, 3, 3)),
+            (271, of(2, 3, 3)),
+            (272, of(2, 3, 3)),
+        ];
+        let all: Vec<_> = [(0, of(1, 3, 3)), (10, ends)].into_iter().chain(made).collect();
+        assert_eq!(left(&all), [0, 60, 60, 60, 60, 60, 60, 1, 0]);
+        // The process starts while there is no pod.
+        assert_eq!(left(&made), [0, 60, 60, 60, 60, 1, 0]);
+        // Another one follows one that is stuck.
+        let again = Seen { is_rolling_out: true, ..of(2, 0, 0) };
+        let stuck = [(0, of(1, 3, 3)), (10, of(2, 0, 0)), (11, of(2, 3, 0)), (700, again)];
+        assert_eq!(left(&stuck), [0, 60, 60, 60]);
+        // One that is scaled to zero is none.
+        let zero = |revision: u64| Seen { wanted: 0, ..of(revision, 0, 0) };
+        assert_eq!(left(&[(0, zero(1)), (10, zero(2)), (20, of(2, 0, 0))]), [0, 0, 0]);
+        // Nor are pods that are missing when it is made.
+        let unnamed = Seen { revision: None, ..of(0, 0, 0) };
+        assert_eq!(left(&[(0, unnamed), (1, of(1, 0, 0)), (2, of(1, 3, 0))]), [0, 0, 0]);
     }
 
     /// An evaluation may come long after the last change of the workload.

@@ -20,8 +20,17 @@ pub struct LeanWorkloadSpec {
     selector: LabelSelector,
     /// Of a Deployment.
     paused: bool,
+    /// Of a Deployment.
+    strategy: LeanStrategy,
     /// Of a StatefulSet.
     update_strategy: LeanUpdateStrategy,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+struct LeanStrategy {
+    #[serde(rename = "type")]
+    kind: Option<String>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -102,6 +111,7 @@ fn seen(workload: &LeanWorkload) -> Seen {
             is_automatic: !spec.paused,
             tells_progress: is_current && is_rolling_out,
             is_settled: true,
+            is_recreated: spec.strategy.kind.as_deref() == Some("Recreate"),
             revision: named.filter(name).map(revision),
             ..common
         };

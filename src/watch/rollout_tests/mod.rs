@@ -33,9 +33,10 @@ fn fault(looks: &[Look]) -> Option<String> {
         if is_held && !may_be_held {
             return Some(format!("held at {now}, started at {}: {seen:?}", started.now));
         }
+        // One that is recreated has no old pods, and is not done before its new ones are ready.
+        let is_known = truth.began.is_some_and(|at| at > started.now);
         let is_to_be_held = *is_current
-            && truth.is_under_way
-            && truth.is_plain
+            && (truth.is_under_way && truth.is_plain || is_known)
             && is_within(truth.moved.max(Some(started.now)), 500, *now);
         if is_to_be_held && !is_held {
             return Some(format!("not held at {now}, started at {}: {seen:?}", started.now));
@@ -49,7 +50,9 @@ fn kinds() -> impl Strategy<Value = Kind> {
         .prop_map(|(surge, unavailable)| Kind::Deployment { surge, unavailable });
     let sets = any::<(bool, bool)>()
         .prop_map(|(is_on_delete, is_parallel)| Kind::StatefulSet { is_on_delete, is_parallel });
-    prop_oneof![deployments, sets]
+    let recreated = proptest::sample::select(vec![20, 120, 400, 700])
+        .prop_map(|grace| Kind::Recreate { grace });
+    prop_oneof![deployments, sets, recreated]
 }
 
 fn changes() -> impl Strategy<Value = Vec<Change>> {
@@ -96,6 +99,20 @@ fn a_pod_of_a_stateful_set_that_is_drained_is_no_rollout() {
         world.change(change);
     }
     assert_eq!(fault(&world.looks), None);
+}
+
+/// Its new ReplicaSet is made when no pod is left, and only then has it another revision.
+#[test]
+fn a_deployment_that_is_recreated_is_held_until_its_pods_are_fresh_no_longer() {
+    for grace in [20, 400] {
+        let mut world = World::new(Kind::Recreate { grace }, 3);
+        world.change(Change::Wait(2));
+        world.change(Change::Template(180));
+        world.change(Change::Wait(200));
+        for started in 0..world.looks.len() {
+            assert_eq!(fault(&world.looks[started..]), None);
+        }
+    }
 }
 
 /// Such as Plimsoll's own update by the same `helm upgrade`.

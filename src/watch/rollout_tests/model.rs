@@ -14,8 +14,18 @@ pub const NEVER: u64 = 1 << 40;
 
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
-    Deployment { surge: usize, unavailable: usize },
-    StatefulSet { is_on_delete: bool, is_parallel: bool },
+    Deployment {
+        surge: usize,
+        unavailable: usize,
+    },
+    /// A Deployment whose pods end, which takes so many seconds, before others are made.
+    Recreate {
+        grace: u64,
+    },
+    StatefulSet {
+        is_on_delete: bool,
+        is_parallel: bool,
+    },
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +58,8 @@ pub struct Truth {
     pub moved: Option<u64>,
     /// When that was, or the controller was told to, or began to.
     pub asked: Option<u64>,
+    /// Of `Recreate`, when it began with what is not done, or went on with the new pods.
+    pub began: Option<u64>,
     /// When all that is to be replaced was, and ready.
     pub done: Option<u64>,
     /// Whether a pod is to be replaced by the controller itself.
@@ -76,8 +88,10 @@ pub struct World {
     /// How long the pods of each template take to be ready. The last is not always the present one.
     pub starts: Vec<u64>,
     template: usize,
-    /// How often the template was changed.
+    /// How often the template was changed; of `Recreate`, the number that the newest ReplicaSet was given.
     revision: usize,
+    /// Of `Recreate`: the numbers of the ReplicaSets.
+    revisions: BTreeMap<usize, usize>,
     /// Of a Deployment: how many pods of each template there are to be.
     targets: BTreeMap<usize, usize>,
     /// Of a StatefulSet: the template before, until all are updated and ready.
@@ -104,6 +118,7 @@ impl World {
             starts: vec![30],
             template: 0,
             revision: 1,
+            revisions: BTreeMap::from([(0, 1)]),
             targets: BTreeMap::from([(0, wanted)]),
             current: 0,
             gone: BTreeMap::new(),
@@ -128,14 +143,21 @@ impl World {
         pod.gone_at.is_none()
     }
 
+    fn grace(&self) -> u64 {
+        match self.kind {
+            Kind::Recreate { grace } => grace,
+            _ => GRACE,
+        }
+    }
+
     pub fn change(&mut self, change: Change) {
         match change {
             Change::Wait(steps) => return (0..steps).for_each(|_| self.step()),
             Change::Scale(wanted) => self.scale(wanted),
             Change::Evict(at) => {
-                let at = at % self.pods.len().max(1);
+                let (at, gone_at) = (at % self.pods.len().max(1), self.now + self.grace());
                 if let Some(pod) = self.pods.get_mut(at) {
-                    pod.gone_at.get_or_insert(self.now + GRACE);
+                    pod.gone_at.get_or_insert(gone_at);
                 }
                 return self.look();
             }
@@ -165,7 +187,8 @@ impl World {
     }
 
     fn set_template(&mut self, template: usize) {
-        self.revision += usize::from(template != self.template);
+        let is_made_later = matches!(self.kind, Kind::Recreate { .. });
+        self.revision += usize::from(template != self.template && !is_made_later);
         self.template = template;
         if self.is_under_way() {
             self.act();
@@ -193,7 +216,7 @@ impl World {
 
     fn is_under_way(&self) -> bool {
         let is_due = |pod: &Pod| match self.kind {
-            Kind::Deployment { .. } => true,
+            Kind::Deployment { .. } | Kind::Recreate { .. } => true,
             Kind::StatefulSet { is_on_delete, .. } => {
                 !is_on_delete && (self.partition..self.wanted).contains(&pod.ordinal)
             }
@@ -204,13 +227,18 @@ impl World {
     /// Of several ReplicaSets each gets its part, and the largest what is left.
     fn scale(&mut self, wanted: usize) {
         let total: usize = self.targets.values().sum();
+        let is_between = total == 0 && matches!(self.kind, Kind::Recreate { .. });
         let goal = (total + wanted).saturating_sub(self.wanted);
         for target in self.targets.values_mut() {
             *target = *target * goal / total.max(1);
         }
         let left = goal - self.targets.values().sum::<usize>();
-        if let Some(largest) = self.targets.values_mut().max() {
+        if let Some(largest) = self.targets.values_mut().max().filter(|_| !is_between) {
             *largest += left;
+        }
+        if wanted > self.wanted {
+            // Pods that are added are none of the rollout.
+            self.truth.began = None;
         }
         (self.wanted, self.scaled) = (wanted, self.now);
         self.gone.retain(|ordinal, _| *ordinal < wanted);
@@ -229,6 +257,10 @@ impl World {
         match self.kind {
             Kind::Deployment { surge, unavailable } => {
                 self.roll(surge, unavailable);
+                self.fill();
+            }
+            Kind::Recreate { .. } => {
+                self.recreate();
                 self.fill();
             }
             Kind::StatefulSet { is_on_delete, is_parallel } => {
@@ -279,9 +311,50 @@ impl World {
         }
     }
 
+    /// Of a Deployment that ends all old pods first. Source: `rolloutRecreate`.
+    fn recreate(&mut self) {
+        let newest = self.template;
+        if self.targets.contains_key(&newest) {
+            self.name_revision();
+        }
+        self.observed = self.generation;
+        if self.targets.iter().any(|(of, target)| *of != newest && *target > 0) {
+            self.act();
+            // The status shows old pods, if there are any.
+            if self.is_under_way() {
+                self.truth.began.get_or_insert(self.now);
+            }
+            self.targets.iter_mut().filter(|(of, _)| **of != newest).for_each(|(_, of)| *of = 0);
+            // The ReplicaSet has not deleted a pod yet.
+            return self.look();
+        }
+        if self.pods.iter().any(|pod| pod.template != newest || !self.targets.contains_key(&newest))
+        {
+            return;
+        }
+        if self.targets.insert(newest, self.wanted) == Some(0) {
+            self.ask();
+        }
+        self.name_revision();
+    }
+
+    /// Its newest ReplicaSet has the greatest number, which is shown with the status of before.
+    fn name_revision(&mut self) {
+        let others = self.revisions.iter().filter(|(of, _)| **of != self.template);
+        let next = others.map(|(_, number)| number + 1).max().unwrap_or(1);
+        let number = self.revisions.entry(self.template).or_default();
+        *number = next.max(*number);
+        if self.revision != *number {
+            self.revision = *number;
+            self.act();
+            self.truth.began = Some(self.now);
+            self.look();
+        }
+    }
+
     /// Of a Deployment, the ReplicaSets make and delete pods.
     fn fill(&mut self) {
-        let now = self.now;
+        let (now, gone_at) = (self.now, self.now + self.grace());
         for (&template, &target) in &self.targets {
             let is_of = |pod: &Pod| Self::is_active(pod) && pod.template == template;
             let there = self.pods.iter().filter(|pod| is_of(pod)).count();
@@ -292,7 +365,7 @@ impl World {
                 self.pods.iter_mut().filter(|pod| is_of(pod)).collect();
             surplus.sort_by_key(|pod| std::cmp::Reverse(pod.ready_at));
             for pod in surplus.into_iter().take(there.saturating_sub(target)) {
-                pod.gone_at = Some(now + GRACE);
+                pod.gone_at = Some(gone_at);
             }
         }
     }
@@ -348,7 +421,7 @@ impl World {
         let of = |of: usize| self.count(|pod| Self::is_active(pod) && pod.template == of);
         let (updated, old) = (of(self.template), of(self.current));
         match self.kind {
-            Kind::Deployment { .. } => json!({
+            Kind::Deployment { .. } | Kind::Recreate { .. } => json!({
                 "replicas": self.count(Self::is_active), "updatedReplicas": updated,
                 "readyReplicas": up}),
             Kind::StatefulSet { is_on_delete, .. } => {
@@ -371,7 +444,7 @@ impl World {
         let up = self.count(|pod| Self::is_active(pod) && self.is_ready(pod));
         // A StatefulSet is not updated before those that are too many are gone.
         let is_up = match self.kind {
-            Kind::Deployment { .. } => up >= self.wanted,
+            Kind::Deployment { .. } | Kind::Recreate { .. } => up >= self.wanted,
             Kind::StatefulSet { .. } => up == self.wanted && self.pods.len() == up,
         };
         if is_current {
@@ -381,7 +454,7 @@ impl World {
         let (template, current) = (self.template, self.current);
         let is_known = |pod: &Pod| [template, current].contains(&pod.template);
         let is_plain = match self.kind {
-            Kind::Deployment { .. } => true,
+            Kind::Deployment { .. } | Kind::Recreate { .. } => true,
             Kind::StatefulSet { .. } => {
                 let kept = self.partition.min(self.wanted);
                 let is_kept = |pod: &Pod| {
@@ -394,7 +467,9 @@ impl World {
         (self.truth.is_plain, self.truth.is_under_way) = (is_plain, self.is_under_way());
         if is_current && self.truth.asked.is_some() && !self.truth.is_under_way && is_up {
             self.truth.done.get_or_insert(self.now);
+            self.truth.began = None;
         }
+        let recreate = matches!(self.kind, Kind::Recreate { .. }).then_some("Recreate");
         let strategy = match self.kind {
             Kind::StatefulSet { is_on_delete: true, .. } => json!({"type": "OnDelete"}),
             _ => json!({"type": "RollingUpdate", "rollingUpdate": {"partition": self.partition}}),
@@ -403,6 +478,7 @@ impl World {
             "metadata": {"name": "web", "generation": self.generation, "annotations": {
                 "deployment.kubernetes.io/revision": self.revision.to_string()}},
             "spec": {"replicas": self.wanted, "updateStrategy": strategy,
+                "strategy": {"type": recreate},
                 "selector": {"matchLabels": {"app": "web"}}},
             "status": self.status});
         let object = serde_json::from_value(object).expect("a workload");
