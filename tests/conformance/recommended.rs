@@ -38,7 +38,7 @@ fn what_is_recommended_is_no_worse_than_headroom_on_what_it_was_not_tuned_on() {
         period: Some(minute),
         service_rate: None,
     };
-    let limits = Limits { budget: 8.0, under_minutes: None, headroom: 0.0, keep: Keep::default() };
+    let limits = Limits { budget: None, under_minutes: None, headroom: 0.0, keep: Keep::default() };
     for trace in TRACES {
         let load = load(trace);
         let mut values: Vec<f64> = load.points().map(|(_, value)| value).collect();
