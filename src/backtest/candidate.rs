@@ -24,6 +24,11 @@ const CPU_WINDOW_MS: i64 = 120_000;
 /// The most pods that a load needs, so that sums over decisions stay whole numbers.
 const MAX_PODS: i64 = 1_000_000_000;
 
+/// Why a metric with a `value` as its target is not tried.
+const OF_NO_LOAD: &str = "its target is a value, which the same load is as far from with any number of pods, so that nothing says how many it needs: an averageValue was expected";
+/// Why what is found with memory is doubtful.
+const MEMORY: &str = "memory is taken for a load that the pods share, which it is not where each holds much of it whatever its load";
+
 /// An autoscaler that is tried.
 #[derive(Clone, Debug)]
 pub struct Candidate {
@@ -37,6 +42,8 @@ pub struct Candidate {
     pub period: Option<Duration>,
     /// The metrics of the spec, in its order.
     pub metrics: Vec<Measure>,
+    /// Why little that is found can be trusted: metrics that are left out, or are probably no load.
+    pub doubts: Vec<String>,
     /// Ends its runs.
     pub stop: Stop,
     /// The requests of each of its pods, in the unit of the resource, by resource and container.
@@ -74,6 +81,8 @@ pub enum Of {
     Pods,
     /// The workload as a whole.
     Workload,
+    /// An object that stands for the workload, such as its Ingress.
+    Object,
     /// CPU or memory of each pod, or of one container of it.
     Resource {
         /// The resource: `cpu` or `memory`.
@@ -87,30 +96,40 @@ impl Candidate {
     /// The candidate of an Autoscaler's spec.
     ///
     /// # Errors
-    /// If the spec is invalid, or the need for pods does not follow from the value of one of its metrics.
+    /// If the spec is invalid, or the need for pods follows from the value of none of its metrics.
     pub fn new(name: &str, namespace: &str, spec: Value) -> Result<Self, String> {
         let parsed = parse_spec(spec, namespace, name).map_err(|error| error.to_string())?;
         let (crd, scaling) = (parsed.spec, parsed.scaling);
         let written = crd.as_hpa(namespace, name).metrics.unwrap_or_default();
-        let mut metrics = Vec::new();
+        let (mut metrics, mut tried, mut left_out) = (Vec::new(), Vec::new(), Vec::new());
         for (index, metric) in scaling.spec.metrics.iter().enumerate() {
+            if let Some(name) = of_no_load(&metric.source) {
+                left_out.push(format!("the metric {name}: {OF_NO_LOAD}"));
+                continue;
+            }
             let written = written.get(index).and_then(written_average);
             let measure = Measure::new(&metric.source, written)?;
             let query = scaling.prometheus_metrics.get(index).cloned().flatten();
             metrics.push(Measure { query, ..measure });
+            tried.push(metric.clone());
         }
         set_keys(&mut metrics);
         if metrics.is_empty() {
-            return Err("it has no metric".to_owned());
+            return Err(left_out.into_iter().next().unwrap_or_else(|| "it has no metric".into()));
         }
+        let doubts = left_out.into_iter().map(|why| format!("left out is {why}"));
+        let memory = metrics.iter().any(Measure::is_memory).then(|| MEMORY.to_owned());
+        let doubts = doubts.chain(memory).collect();
+        let spec = Spec { metrics: tried.into(), ..scaling.spec };
         let period = crd.sync_period_seconds;
         let period = period.map(|seconds| Duration::from_secs(seconds.unsigned_abs().into()));
         Ok(Self {
             name: name.to_owned(),
             namespace: namespace.to_owned(),
-            spec: scaling.spec,
+            spec,
             period,
             metrics,
+            doubts,
             stop: Stop::default(),
             requests: BTreeMap::new(),
         })
@@ -122,8 +141,8 @@ impl Candidate {
     /// If there are more, or its load is in no file.
     pub fn only_metric(&self) -> Result<&Measure, String> {
         match &*self.metrics {
-            [metric] if matches!(metric.of, Of::Pods | Of::Workload) => Ok(metric),
-            [_] => Err("its metric: one of pods, or an External metric with an averageValue was expected: a file of load says nothing of others".to_owned()),
+            [metric] if !matches!(metric.of, Of::Resource { .. }) => Ok(metric),
+            [_] => Err("its metric: one of pods, or an Object or External metric with an averageValue was expected: a file of load says nothing of others".to_owned()),
             more => Err(format!("{} metrics: one was expected, with an averageValue", more.len())),
         }
     }
@@ -361,18 +380,30 @@ impl Measure {
             MetricSource::External { target: ScalarTarget::Average(milli), metric: id } => {
                 metric(&id.name, Of::Workload, average(*milli))
             }
+            MetricSource::Object { target: ScalarTarget::Average(milli), metric: id, .. } => {
+                metric(&id.name, Of::Object, average(*milli))
+            }
             MetricSource::Resource { name, target } => resource(name, None, *target)?,
             MetricSource::ContainerResource { name, container, target } => {
                 resource(name, Some(container), *target)?
             }
             _ => {
-                return Err("its metric: one of pods, CPU or memory, or an External metric with an averageValue was expected: nothing says how others follow from the load".to_owned());
+                return Err("its metric: one of pods, CPU or memory, or an Object or External metric with an averageValue was expected: nothing says how others follow from the load".to_owned());
             }
         };
         match measure.target > 0.0 {
             true => Ok(measure),
             false => Err("its averageValue: more than 0 was expected".to_owned()),
         }
+    }
+}
+
+/// The name of a metric of which no number of pods follows from a load.
+fn of_no_load(source: &MetricSource) -> Option<&str> {
+    match source {
+        MetricSource::Object { metric, target: ScalarTarget::Value(_), .. }
+        | MetricSource::External { metric, target: ScalarTarget::Value(_) } => Some(&metric.name),
+        _ => None,
     }
 }
 
@@ -407,9 +438,10 @@ pub(super) fn bounds(context: Context<'_>) -> [i32; 2] {
 
 /// The `averageValue` of a metric, which the decision reads in whole thousandths.
 fn written_average(metric: &MetricSpec) -> Option<f64> {
-    let targets: [Option<&MetricTarget>; 4] = [
+    let targets: [Option<&MetricTarget>; 5] = [
         metric.pods.as_ref().map(|pods| &pods.target),
         metric.external.as_ref().map(|external| &external.target),
+        metric.object.as_ref().map(|object| &object.target),
         metric.resource.as_ref().map(|resource| &resource.target),
         metric.container_resource.as_ref().map(|resource| &resource.target),
     ];

@@ -11,7 +11,7 @@ pub struct Measured {
     metrics: Vec<Of>,
     /// Of metrics of pods, the samples; kept from decision to decision.
     of_pods: Vec<Option<AlignedSamples>>,
-    /// Of metrics of the workload, the value in thousandths.
+    /// Of metrics of the workload, or of its object, the value in thousandths.
     totals: Vec<Option<[i64; 1]>>,
 }
 
@@ -37,7 +37,7 @@ impl Measured {
     ) {
         let ready = workload.ready();
         for (index, value) in values.iter().enumerate() {
-            if self.metrics[index] == Of::Workload {
+            if matches!(self.metrics[index], Of::Workload | Of::Object) {
                 self.totals[index] = value.map(|value| [thousandths(value, 1)]);
                 continue;
             }
@@ -55,10 +55,11 @@ impl Measured {
 
     /// The samples, as a decision reads them.
     pub fn samples(&self) -> Vec<Samples<'_>> {
-        let metrics = self.of_pods.iter().zip(&self.totals);
-        let metrics = metrics.map(|(of_pods, total)| match of_pods {
-            Some(samples) => Samples::PerPod(Ok(samples.view())),
-            None => Samples::Values(total.as_ref().map(<[i64; 1]>::as_slice).ok_or(UNKNOWN)),
+        let metrics = self.metrics.iter().zip(&self.of_pods).zip(&self.totals);
+        let metrics = metrics.map(|((of, of_pods), total)| match (of, of_pods) {
+            (_, Some(samples)) => Samples::PerPod(Ok(samples.view())),
+            (Of::Object, None) => Samples::Value(total.map(|[value]| value).ok_or(UNKNOWN)),
+            (_, None) => Samples::Values(total.as_ref().map(<[i64; 1]>::as_slice).ok_or(UNKNOWN)),
         });
         metrics.collect()
     }

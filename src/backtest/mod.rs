@@ -24,6 +24,7 @@ mod run;
 mod saturation;
 mod search;
 mod source;
+mod starting;
 mod stop;
 #[cfg(test)]
 mod tests;
@@ -44,5 +45,6 @@ pub use run::{MAX_TICKS, Options, Run, Span, check_ticks, run, run_observed, sim
 pub use saturation::{LowConfidence, low_confidence, minutes};
 pub use search::{Keep, Limits, Recommendation, Trial, search};
 pub use source::Source;
+pub use starting::while_starting;
 pub use stop::{Stop, StopOnDrop};
 pub use trace::Trace;

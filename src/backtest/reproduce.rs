@@ -265,7 +265,10 @@ pub fn reproduce(
     };
     let needed = beside.needed.agreement().unwrap_or(stay);
     let changes = changes.iter().filter(|change| compared.has(change)).count();
-    let trust = Trust::of(&agreement, changes, &stay, &needed);
+    let trust = match candidate.doubts.is_empty() {
+        true => Trust::of(&agreement, changes, &stay, &needed),
+        false => Trust::Low,
+    };
     Ok(Some(Reproduction {
         name: candidate.name.clone(),
         source: was_there.source.clone(),

@@ -57,7 +57,7 @@ pub fn custom(
 ) -> Result<Total, String> {
     let query = queries.query(metric, metric_type, &candidate.namespace);
     let values = query.map_err(|error| error.to_string())?.values;
-    if *of == Of::Workload {
+    if matches!(of, Of::Workload | Of::Object) {
         return Ok(Total { sum: format!("sum({values})"), count: None, is_marked: false });
     }
     let names = pod_names(&candidate.spec.target);

@@ -44,10 +44,11 @@ impl Choice {
     pub fn new(present: Trial, trials: &[Trial], limits: Limits, weeks: Weeks) -> Self {
         let rules = present.spec.pointer("/behavior/scaleUp");
         let is_held = present.is_capped() || rules.is_some_and(|rules| !rules.is_null());
+        let most = limits.most_headroom();
         let budget = |of: fn(&Trial) -> &Figures| {
-            let plain = trials.iter().filter(|trial| trial.nominal <= limits.budget);
-            let of_need = match is_held {
-                true => of(&present).needed_replica_hours * (1.0 + limits.budget / 100.0),
+            let plain = trials.iter().filter(|trial| trial.nominal <= most);
+            let of_need = match is_held || most.is_infinite() {
+                true => of(&present).needed_replica_hours.max(1.0) * (1.0 + most / 100.0),
                 false => 0.0,
             };
             let costs = plain.map(|trial| of(trial).replica_hours);
@@ -122,12 +123,20 @@ impl Choice {
             most_needed,
         };
         let Some(best) = best else {
-            let reason = match &present.ruled_out {
+            let mut reason = match &present.ruled_out {
                 Some(why) => format!(
                     "no spec that was tried is better within the limits, and the present one is not within them, either: {why}"
                 ),
                 None => "nothing that was tried is better within the limits".to_owned(),
             };
+            if let Some(one) = self.too_expensive(&trials) {
+                let (label, cost) = (&one.label, one.tuned.replica_hours);
+                let most = self.limits.most_headroom();
+                reason += &format!(
+                    "; {label} would be better for {cost:.1} replica-hours instead of {:.1}, which --budget {most} rules out",
+                    present.tuned.replica_hours
+                );
+            }
             return kept(present, reason, trials);
         };
         let mut chosen = trials.remove(best);
@@ -146,6 +155,16 @@ impl Choice {
         };
         let (recommended, reason) = (Some(chosen), reason.to_owned());
         Recommendation { present, recommended, reason, others: trials, split, most_needed }
+    }
+
+    /// The cheapest of those that only the budget rules out.
+    fn too_expensive<'a>(&self, trials: &'a [Trial]) -> Option<&'a Trial> {
+        let only_by_budget = |trial: &&Trial| {
+            !self.is_affordable(trial) && self.other_limit(trial).is_none() && self.is_better(trial)
+        };
+        let cost = |trial: &Trial| trial.tuned.replica_hours;
+        let trials = trials.iter().filter(only_by_budget);
+        trials.min_by(|one, other| cost(one).total_cmp(&cost(other)))
     }
 
     /// In what a trial is worse than the present spec on the rest, if it is.
@@ -202,14 +221,20 @@ impl Choice {
 
     /// The limit that rules a trial out, if one does.
     fn limit(&self, trial: &Trial) -> Option<String> {
-        let Self { limits, budget, weeks, .. } = self;
-        let cost = trial.tuned.replica_hours;
         if !self.is_affordable(trial) {
             return Some(format!(
-                "{cost:.1} replica-hours, where {:.1} are what the present spec or {} % of headroom cost: --budget",
-                budget.tuned, limits.budget
+                "{:.1} replica-hours, where {:.1} are what the present spec or {} % of headroom cost: --budget",
+                trial.tuned.replica_hours,
+                self.budget.tuned,
+                self.limits.most_headroom()
             ));
         }
+        self.other_limit(trial)
+    }
+
+    /// The limit that rules a trial out besides the budget, if one does.
+    fn other_limit(&self, trial: &Trial) -> Option<String> {
+        let Self { limits, weeks, .. } = self;
         let present = &self.present.tuned;
         if let Some(why) = self.too_cheap(present, &trial.tuned) {
             return Some(why);

@@ -36,10 +36,10 @@ pub fn search(
     options: &Options,
     limits: Limits,
 ) -> Result<Recommendation, String> {
-    if limits.headroom > limits.budget {
+    if let Some(budget) = limits.budget.filter(|budget| limits.headroom > *budget) {
         return Err(format!(
-            "--min-headroom {}: at most --budget {} was expected, as it costs more",
-            limits.headroom, limits.budget
+            "--min-headroom {}: at most --budget {budget} was expected, as it costs more",
+            limits.headroom
         ));
     }
     let length = trace.last() - trace.first();

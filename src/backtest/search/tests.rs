@@ -25,7 +25,7 @@ fn options() -> Options {
 }
 
 const LIMITS: Limits = Limits {
-    budget: 8.0,
+    budget: Some(8.0),
     under_minutes: None,
     headroom: 0.0,
     keep: Keep { min: false, max: false, scale_down: false, scale_up: false, schedules: false },
@@ -81,10 +81,29 @@ fn limits_rule_out_and_are_named() {
     let limits = Limits { headroom: 12.0, ..LIMITS };
     let error = search(&present, &spec(), &Trace::File(waves()), &options(), limits).unwrap_err();
     assert!(error.contains("at most --budget 8"), "{error}");
-    let limits = Limits { budget: 30.0, under_minutes: Some(0.0), ..LIMITS };
+    let limits = Limits { budget: Some(30.0), under_minutes: Some(0.0), ..LIMITS };
     let found = searched(&waves(), limits);
     let why = found.others.iter().filter_map(|trial| trial.ruled_out.as_ref());
     assert!(why.into_iter().any(|why| why.contains("--max-under-minutes 0")));
+}
+
+#[test]
+fn the_budget_follows_what_else_is_asked_for() {
+    let limits = Limits { budget: None, headroom: 16.0, ..LIMITS };
+    let chosen = searched(&waves(), limits).recommended.expect("16 % is more than 8 %");
+    assert!(chosen.headroom > 15.9, "{}", chosen.label);
+    // It takes more than the 8 % of headroom that are the budget where nothing else is asked for.
+    let within = Limits { under_minutes: Some(20.0), ..LIMITS };
+    let found = searched(&waves(), within);
+    assert!(found.recommended.is_none(), "{:?}", found.recommended);
+    assert!(found.reason.contains("which --budget 8 rules out"), "{}", found.reason);
+    let chosen = searched(&waves(), Limits { budget: None, ..within }).recommended;
+    let chosen = chosen.expect("what keeps to the minutes");
+    assert!(chosen.tuned.under_minutes <= 20.0 * 8.0 / 7.0, "{}", chosen.label);
+    let nothing = Limits { budget: None, ..LIMITS };
+    let labels = [LIMITS, nothing].map(|limits| searched(&waves(), limits).recommended);
+    let [given, default] = labels.map(|one| one.expect("headroom is better").label);
+    assert_eq!(given, default);
 }
 
 #[test]
@@ -217,7 +236,7 @@ fn rules_of_scale_up_that_are_too_slow_are_left_out() {
     slow["behavior"] = json!({"scaleUp": {"policies": [
         {"type": "Pods", "value": 1, "periodSeconds": 1800}]}});
     let keep = Keep { schedules: true, ..LIMITS.keep };
-    let limits = Limits { budget: 40.0, keep, ..LIMITS };
+    let limits = Limits { budget: Some(40.0), keep, ..LIMITS };
     let found = searched_from(&slow, None, &office_hours(1.0), limits);
     let chosen = found.recommended.expect(&found.reason);
     assert!(chosen.label.contains("scale-up as by default"), "{}", chosen.label);

@@ -8,14 +8,29 @@ use serde_json::Value;
 /// What a spec may cost and risk.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
-    /// The replica-hours may be those of a target with this much headroom, in percent, at most.
-    pub budget: f64,
+    /// The replica-hours may be those of a target with this much headroom, in percent, at most. Without it, what the other
+    /// limits ask for is within the budget.
+    pub budget: Option<f64>,
     /// The minutes of a week in which fewer pods are ready than the load needs, at most.
     pub under_minutes: Option<f64>,
     /// The least headroom of the target, in percent.
     pub headroom: f64,
     /// What is not changed.
     pub keep: Keep,
+}
+
+/// The budget where nothing says what it may cost, in percent of headroom.
+const BUDGET: f64 = 8.0;
+
+impl Limits {
+    /// The budget in percent of headroom: of what keeps to a limit of minutes, the cheapest is chosen whatever it costs.
+    pub(super) fn most_headroom(&self) -> f64 {
+        match (self.budget, self.under_minutes) {
+            (Some(budget), _) => budget,
+            (None, Some(_)) => f64::INFINITY,
+            (None, None) => self.headroom.max(BUDGET),
+        }
+    }
 }
 
 /// What of a spec is not changed.

@@ -59,8 +59,8 @@ impl Variant {
 /// If a metric has no target that can be changed.
 pub fn targets(present: &Candidate, spec: &Value, limits: &Limits) -> Result<Vec<Variant>, String> {
     let mut headroom: Vec<f64> =
-        HEADROOM.into_iter().chain([limits.budget, limits.headroom]).collect();
-    headroom.retain(|headroom| *headroom >= limits.headroom);
+        HEADROOM.into_iter().chain([limits.most_headroom(), limits.headroom]).collect();
+    headroom.retain(|headroom| headroom.is_finite() && *headroom >= limits.headroom);
     headroom.sort_by(f64::total_cmp);
     headroom.dedup();
     let mut variants = Vec::new();
@@ -185,7 +185,7 @@ fn places(spec: &Value) -> Vec<String> {
     };
     let count = |list: &str| 0..spec[list].as_array().map_or(0, Vec::len);
     for index in count("metrics") {
-        for kind in ["pods", "external", "resource", "containerResource"] {
+        for kind in ["pods", "object", "external", "resource", "containerResource"] {
             add(format!("/metrics/{index}/{kind}/target"));
         }
     }

@@ -97,6 +97,8 @@ struct Tried {
     ticks: i64,
     /// In how many minutes of the time that was asked for the load can't be trusted, or is not known.
     low_confidence_minutes: f64,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    doubts: Vec<String>,
     /// The simulated replicas beside those that there were; none if these are unknown.
     reproduced: Option<Agreement>,
     trust: Option<Trust>,
@@ -148,6 +150,7 @@ pub async fn backtest(
             to: run.last,
             ticks: run.ticks,
             low_confidence_minutes: backtest::minutes(&doubtful),
+            doubts: subject.candidate.doubts.clone(),
             trust: reproduction.as_ref().map(|one| one.trust),
             reproduced: reproduction.map(|one| one.agreement),
             pod_start_seconds: read.about.pod_start.seconds,
@@ -195,7 +198,8 @@ fn summary(tried: &[Tried], failed: &[String]) -> String {
         sum(|figures| figures.needed_replica_hours),
         sum(|figures| figures.under_pod_minutes),
     );
-    let doubtful = tried.iter().filter(|one| one.trust == Some(Trust::Low)).count();
+    let is_apart = |one: &&Tried| one.trust == Some(Trust::Low) && one.doubts.is_empty();
+    let doubtful = tried.iter().filter(is_apart).count();
     if doubtful > 0 {
         let _ = writeln!(
             report,
@@ -217,6 +221,12 @@ fn summary(tried: &[Tried], failed: &[String]) -> String {
         rows.push(row);
     }
     let _ = write!(report, "\n{}", table(&rows, Align::Right));
+    let doubts = tried.iter().flat_map(|one| one.doubts.iter().map(move |doubt| (one, doubt)));
+    for (index, (one, doubt)) in doubts.enumerate() {
+        let begin = if index == 0 { "\nLow trust:\n" } else { "" };
+        let name = format!("{}/{}", one.namespace.escape_debug(), one.figures.name.escape_debug());
+        let _ = writeln!(report, "{begin}  {name}: {}", plain_lines(doubt));
+    }
     report + &not_tried(failed)
 }
 

@@ -121,6 +121,7 @@ fn check_queue(
     totals: &BTreeMap<String, String>,
 ) -> Result<(), String> {
     let metric = candidate.only_metric().map_err(|error| format!("--feedback queue: {error}"))?;
+    candidate.refuse_no_queue().map_err(|error| format!("--feedback queue: {error}"))?;
     let is_asked = totals.keys().any(|name| names::check([candidate], name).is_ok());
     match flags.recorded.load.is_some() || is_asked {
         true => Ok(()),

@@ -244,6 +244,12 @@ pub async fn run(
     }
     let loads = tried.iter().flat_map(|recorded| &recorded.loads);
     let mut low_confidence = low_confidence(loads);
+    if !was_there.is_counted {
+        let of_one = candidates.iter().zip(&tried).next();
+        low_confidence.extend(of_one.into_iter().flat_map(|(candidate, recorded)| {
+            backtest::while_starting(candidate, recorded, &was_there.ready)
+        }));
+    }
     low_confidence
         .retain(|part| part.to * 1000.0 > begin as f64 && part.from * 1000.0 < end as f64);
     low_confidence.extend(not_tried(grid, begin, end));

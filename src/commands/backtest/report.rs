@@ -1,9 +1,10 @@
 //! What a report is made of, and what its charts keep of runs.
 
+use super::names;
 use crate::backtest::{
     self, Candidate, Load, LowConfidence, Measure, Options, Recording, Reproduction, Run, TimeAxis,
 };
-use crate::commands::story::span;
+use crate::commands::story::{plain, span};
 use crate::config::{BacktestFlags, RecordedFlags, ReportFormat};
 use crate::time::UnixMillis;
 use serde::Serialize;
@@ -130,6 +131,15 @@ impl Tried {
         self.judged.clone().or_else(|| self.options.service_rate.map(queue))
     }
 
+    /// Why little that is found of a candidate can be trusted.
+    pub fn doubts(&self) -> Vec<String> {
+        let of_one = |candidate: &Candidate| {
+            let line = |doubt| format!("Low trust: {}: {doubt}.", candidate.name);
+            candidate.doubts.iter().map(line).map(|line| plain(&line).into_owned()).collect()
+        };
+        self.candidates.iter().flat_map::<Vec<String>, _>(of_one).collect()
+    }
+
     /// The replicas that there were in each slot of the charts: the last ones. None before the first that are known.
     pub fn was_in_slots(&self) -> Vec<Option<i64>> {
         let Some(axis) =
@@ -164,10 +174,14 @@ impl Tried {
             format!("The first {warm_up} are decided on, but not counted."),
         ];
         texts.extend(self.candidates.iter().map(|candidate| self.needed_of(candidate)));
-        texts.push(match self.options.service_rate {
-            Some(rate) => queue(rate),
-            None => "Queues are not simulated.".to_owned(),
-        });
+        match self.options.service_rate {
+            Some(rate) => texts.push(queue(rate)),
+            None => {
+                texts.extend(self.candidates.iter().map(loads));
+                texts.push("Queues are not simulated.".to_owned());
+            }
+        }
+        texts.extend(self.doubts());
         texts.push("Failing pods, rollouts and scaling by hand are not simulated.".to_owned());
         texts
     }
@@ -228,6 +242,17 @@ pub fn in_order(mut parts: Vec<LowConfidence>) -> Vec<LowConfidence> {
     parts.sort_by(|one, other| one.from.total_cmp(&other.from));
     parts.dedup();
     parts
+}
+
+/// What is assumed of the metrics of a candidate.
+fn loads(candidate: &Candidate) -> String {
+    let names = candidate.metrics.iter().map(|metric| names::short(candidate, metric));
+    let names: Vec<&str> = names.collect();
+    let taken = match names.len() {
+        1 => "is taken for a load, which is",
+        _ => "are taken for loads, which are",
+    };
+    format!("{}: {} {taken} the same with any number of pods.", candidate.name, names.join(" and "))
 }
 
 /// What is assumed of a queue.

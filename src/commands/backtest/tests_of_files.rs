@@ -325,3 +325,72 @@ fn no_one_is_told_to_delete_an_hpa_that_is_only_tried() {
         assert!(notes.contains("ignoreNullValues"), "{notes}");
     }
 }
+
+/// An HPA with these metrics.
+pub(super) fn hpa_of(metrics: &[&Value]) -> String {
+    let spec = json!({
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "maxReplicas": 10, "metrics": metrics,
+    });
+    let metadata = json!({"name": "web", "namespace": "shop"});
+    let kind = "HorizontalPodAutoscaler";
+    json!({"apiVersion": "autoscaling/v2", "kind": kind, "metadata": metadata, "spec": spec})
+        .to_string()
+}
+
+/// A metric of an Ingress.
+pub(super) fn of_ingress(target: &Value) -> Value {
+    let ingress = json!({"apiVersion": "networking.k8s.io/v1", "kind": "Ingress", "name": "web"});
+    let metric = json!({"name": "requests_per_second"});
+    json!({"type": "Object", "object": {"metric": metric, "describedObject": ingress, "target": target}})
+}
+
+#[tokio::test]
+async fn a_metric_of_an_object_is_a_total_that_the_pods_share() {
+    let average = json!({"type": "AverageValue", "averageValue": "10500m"});
+    let external = json!({"type": "External", "external": {
+        "metric": {"name": "requests_per_second"}, "target": average}});
+    let flags = [OF_FILE, &["-o", "json"]].concat();
+    let mut reports = Vec::new();
+    for metric in [&of_ingress(&average), &external] {
+        reports.push(ran(&[&hpa_of(&[metric])], &flags).await.expect("a report"));
+    }
+    assert_eq!(reports[0], reports[1]);
+    assert!(
+        reports[0].contains("\"judged\":\"Judged by what one pod carries: 10.5"),
+        "{}",
+        reports[0]
+    );
+}
+
+#[tokio::test]
+async fn a_metric_with_a_value_as_its_target_is_left_out() {
+    let value = json!({"type": "Value", "value": "1k"});
+    let external = json!({"type": "External", "external": {
+        "metric": {"name": "orders"}, "target": value}});
+    for metric in [&of_ingress(&value), &external] {
+        let error = ran(&[&hpa_of(&[metric])], OF_FILE).await.expect_err("nothing says how many");
+        assert!(error.contains("an averageValue was expected"), "{error}");
+        let pods = json!({"type": "Pods", "pods": {"metric": {"name": "requests"},
+            "target": {"type": "AverageValue", "averageValue": "10"}}});
+        let alone = ran(&[&hpa_of(&[&pods])], OF_FILE).await.expect("a report");
+        let text = ran(&[&hpa_of(&[metric, &pods])], OF_FILE).await.expect("a report");
+        let doubts = text.lines().find(|line| line.starts_with("Low trust: web: left out is"));
+        let doubts = format!("{}\n", doubts.expect("what is left out"));
+        assert_eq!(text.replace(&doubts, ""), alone);
+    }
+}
+
+#[tokio::test]
+async fn what_is_taken_for_a_load_is_said() {
+    let report = ran(&[&plain_autoscaler("10")], &[OF_FILE, &["-o", "json"]].concat()).await;
+    let report: Value = serde_json::from_str(&report.expect("a report")).expect("JSON");
+    let said = "web: requests is taken for a load, which is the same with any number of pods.";
+    assert!(report["assumptions"].as_array().unwrap().contains(&json!(said)), "{report}");
+    let flags = [OF_FILE, &["--feedback=queue", "--service-rate=5"]].concat();
+    let latency = plain_autoscaler("10").replace("requests", "request_duration_seconds_p95");
+    let error = ran(&[&latency], &flags).await.expect_err("a time");
+    assert!(error.contains("it is no length of a queue"), "{error}");
+    let report = ran(&[&plain_autoscaler("10")], &[&flags[..], &["-o", "json"]].concat()).await;
+    assert!(!report.expect("a report").contains("taken for a load"));
+}

@@ -1,6 +1,6 @@
 //! What is tried over a Prometheus, which says what a test says.
 
-use super::tests_of_files::{autoscaler, plain_autoscaler, ran};
+use super::tests_of_files::{autoscaler, hpa_of, of_ingress, plain_autoscaler, ran};
 use crate::fake;
 use serde_json::{Value, json};
 
@@ -103,4 +103,26 @@ async fn a_report_begins_with_the_first_decision_and_its_gaps_are_in_their_order
     let from: Vec<f64> = parts.iter().filter_map(|part| part["from"].as_f64()).collect();
     assert!(from.len() == 3 && from.is_sorted(), "{parts:?}");
     assert!(report["judged"].is_string() && report["assumptions"].is_array(), "{report}");
+}
+
+#[tokio::test]
+async fn what_is_left_out_makes_the_rest_doubtful() {
+    let cpu = json!({"type": "Resource", "resource": {"name": "cpu",
+        "target": {"type": "AverageValue", "averageValue": "10"}}});
+    let of_value = of_ingress(&json!({"type": "Value", "value": "1k"}));
+    let text = ran_over(&[&hpa_of(&[&cpu, &of_value])], &[], steady).await.expect("a report");
+    assert!(text.contains("  trust: low"), "{text}");
+    assert!(text.contains("Low trust: web: left out is the metric requests_per_second"), "{text}");
+    let api = hpa_of(&[&cpu]).replace("web", "api");
+    let both = [&*hpa_of(&[&cpu, &of_value]), &api];
+    let text = ran_over(&both, &[], steady).await.expect("a table");
+    assert!(text.contains("\nLow trust:\n  shop/web: left out is the metric"), "{text}");
+    assert!(!text.contains("shop/api: left out"), "{text}");
+    // Memory is tried beside others, as it may be what decides.
+    let mut memory = cpu.clone();
+    memory["resource"]["name"] = json!("memory");
+    let text = ran_over(&[&hpa_of(&[&cpu, &memory])], &[], steady).await.expect("a report");
+    assert!(text.contains("  trust: low") && text.contains("memory is taken for a load"), "{text}");
+    let error = ran_over(&[&hpa_of(&[&memory])], &[], steady).await.expect_err("memory alone");
+    assert!(error.contains("whatever their load"), "{error}");
 }

@@ -25,7 +25,7 @@ pub fn text(tried: &Tried) -> String {
         text += &reproduced(recorded);
         text.push('\n');
     }
-    for line in verdicts(runs).iter().chain(&tried.basis()) {
+    for line in verdicts(runs).iter().chain(&tried.basis()).chain(&tried.doubts()) {
         text += line;
         text.push('\n');
     }

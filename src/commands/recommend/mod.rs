@@ -137,6 +137,7 @@ fn found_for(
         recommendation.withhold("a backtest of the present spec is not what was in the last day (trust: low): --allow-low-trust recommends all the same");
     }
     let mut warnings = lint::warnings(&recommendation, spec, &trace);
+    warnings.extend(present.doubts.iter().cloned());
     let carries = carries::of(&present);
     if is_assumed {
         warnings.push(format!(

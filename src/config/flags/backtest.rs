@@ -139,9 +139,10 @@ pub struct RecommendFlags {
     #[doc(hidden)]
     pub recorded: RecordedFlags,
 
-    /// What it may cost: as many replica-hours as a target with this much headroom, in percent.
-    #[arg(long, value_name = "PERCENT", value_parser = at_least_zero, default_value = "8")]
-    pub budget: f64,
+    /// What it may cost: as many replica-hours as a target with this much headroom, in percent. Without it 8, or what
+    /// --min-headroom asks for; with --max-under-minutes, as much as that costs.
+    #[arg(long, value_name = "PERCENT", value_parser = at_least_zero)]
+    pub budget: Option<f64>,
 
     /// In how many minutes of a week fewer pods may be ready than the load needs. With it the cheapest is chosen of those
     /// that keep to it; without it, the one with which the fewest are short.
