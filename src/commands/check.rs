@@ -4,8 +4,9 @@
 use super::check_cluster;
 use super::check_context::Context;
 use super::check_context::Findings;
+use super::check_queries::{Example, general_queries, rule_query, unknown_fields};
 use super::story::plain_lines;
-use super::{check_files, check_history, check_rule};
+use super::{check_files, check_history, check_rule, objects};
 use crate::clock::WallClock;
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
@@ -13,12 +14,13 @@ use crate::kube_error::worded;
 use crate::prometheus::{Client as Prometheus, SeriesSchema, decode_series_schemas};
 use crate::promql::bounds::CHECKED_QUERY;
 use crate::promql::matcher::Matcher;
-use crate::promql::query::{MetricType, Per, PodQueries, PrometheusMetric, fields};
+use crate::promql::query::PodQueries;
 use crate::promql::tree;
 use crate::rules::{Rule, RuleSet};
 use crate::samples::Table;
 use crate::watch::{GroupResource, ResourceMap, Resources};
 use serde::Serialize;
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
@@ -96,10 +98,12 @@ async fn check(flags: &CheckFlags) -> Report {
         }
     };
     report.checked.extend(config.as_ref().map(|_| "the configuration"));
+    report.warnings.extend(flags.file.as_ref().and_then(|file| empty_file(file)));
     let default = Config::default();
     let queries = &config.as_ref().unwrap_or(&default).pod_queries;
     check_objects(flags, queries, &mut report).await;
     let Some(config) = config else { return report };
+    report.errors.extend(unknown_fields(&config));
     let rules = &config.rules;
     for (path, rule) in rules.with_paths() {
         let is_external = path.starts_with("externalRules");
@@ -199,76 +203,53 @@ async fn check_objects(flags: &CheckFlags, queries: &PodQueries, report: &mut Re
     report.not_checked.append(&mut found.not_checked);
 }
 
-/// What to do instead with a file that has a Kubernetes object in it; none for other files.
+/// What to do instead with a file that has Kubernetes objects in it; none for other files.
 fn object_hint(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
-    let object: serde_json::Value = serde_saphyr::from_str(&text).ok()?;
-    object.get("apiVersion")?;
+    let objects = objects::parse(&text).ok()?;
+    let object = objects.iter().find(|object| object.get("apiVersion").is_some())?;
     let kind = object.get("kind")?.as_str()?;
     let instead = match kind {
-        "ConfigMap" => {
-            "take the file out of it: kubectl -n NAMESPACE get configmap NAME -o jsonpath='{.data.config\\.yaml}'"
-        }
-        "Autoscaler" | "MetricRule" => "check it with `plimsoll check -f FILE`",
-        _ => "a configuration was expected, as config/plimsoll.yaml is one",
+        "ConfigMap" => out_of_config_map(object),
+        "Autoscaler" | "MetricRule" => "check it with `plimsoll check -f FILE`".to_owned(),
+        _ => "a configuration was expected, as config/plimsoll.yaml is one".to_owned(),
     };
     Some(format!("{}: this is an object of the kind {kind}: {instead}", path.display()))
 }
 
-/// The series in example queries.
-const EXAMPLE_SERIES: &str = "some_series";
-
-/// A query of the configuration, rendered for an example metric.
-struct Example<'a> {
-    /// The field of its template.
-    field: String,
-    /// The backend that runs it; the Prometheus of the flags, if none.
-    backend: Option<&'a str>,
-    query: String,
-}
-
-/// Example queries of pod metrics and of resource usage, which no rule's series are found for.
-fn general_queries(config: &Config) -> Vec<Example<'_>> {
-    let mut examples = Vec::new();
-    let metric = PrometheusMetric {
-        metric: EXAMPLE_SERIES.to_owned(),
-        per: Per::Pod,
-        labels: BTreeMap::new(),
-        query: None,
+/// How a configuration is taken out of a ConfigMap.
+fn out_of_config_map(object: &Value) -> String {
+    let keys: Vec<&String> =
+        object["data"].as_object().into_iter().flatten().map(|(key, _)| key).collect();
+    let [key, others @ ..] = &*keys else {
+        return "a configuration was expected, and it has no data".to_owned();
     };
-    for (field, kind) in [("gaugeQuery", MetricType::Gauge), ("counterQuery", MetricType::Counter)]
-    {
-        if let Ok(query) = config.pod_queries.query(&metric, kind, "some-namespace") {
-            let query = query.values.to_string();
-            examples.push(Example { field: format!("podMetrics.{field}"), backend: None, query });
-        }
+    let named = |field: &str, otherwise: &str| match objects::text(object, field) {
+        "" => otherwise.to_owned(),
+        name => name.to_owned(),
+    };
+    let namespace = named("/metadata/namespace", "NAMESPACE");
+    let name = named("/metadata/name", "NAME");
+    let mut text = format!(
+        "take the file out of it: kubectl -n {namespace} get configmap {name} -o jsonpath='{{.data.{}}}'",
+        key.replace('.', "\\.")
+    );
+    if !others.is_empty() {
+        let others: Vec<&str> = others.iter().map(|key| key.as_str()).collect();
+        let _ = write!(text, ", or another of its keys: {}", others.join(", "));
     }
-    if let Some(usage) = &config.rules.resource {
-        let backend = usage.backend.as_deref();
-        let matchers = [("some_label", Matcher::Is("some".to_owned()))];
-        let group_by = ["some_label".to_owned()];
-        for (resource, rule) in [("cpu", &usage.cpu), ("memory", &usage.memory)] {
-            let templates =
-                [("containerQuery", &rule.container_query), ("nodeQuery", &rule.node_query)];
-            for (name, template) in templates {
-                // A template that can't be rendered with the example label may work with its own.
-                if let Ok(query) = template.render(&fields("", &matchers, &group_by)) {
-                    let field = format!("resourceRules.{resource}.{name}");
-                    examples.push(Example { field, backend, query });
-                }
-            }
-        }
-    }
-    examples
+    text
 }
 
-/// The example query of a rule.
-fn rule_query<'a>(path: &str, rule: &'a Rule) -> Option<Example<'a>> {
-    let matchers =
-        [("namespace", Matcher::Is("some-namespace".to_owned())), ("pod", Matcher::NotEmpty)];
-    let query = rule.render(EXAMPLE_SERIES, &matchers, &["pod".to_owned()]).ok()?;
-    let backend = rule.series.backend.as_deref();
-    Some(Example { field: format!("{path}.metricsQuery"), backend, query })
+/// A warning of a file in which there is nothing, as is left of a key that is not there. What is no file can be read
+/// only once.
+fn empty_file(path: &Path) -> Option<String> {
+    let is_file = std::fs::metadata(path).is_ok_and(|file| file.is_file());
+    let text = std::fs::read_to_string(Some(path).filter(|_| is_file)?).ok()?;
+    let is_empty = objects::parse(&text).is_ok_and(|objects| objects.is_empty());
+    is_empty.then(|| {
+        format!("{}: there is nothing in it, so that the defaults are all there is", path.display())
+    })
 }
 
 /// Parses all queries, as there is no Prometheus to run them.
@@ -476,6 +457,29 @@ impl std::fmt::Display for Report {
                 writeln!(f, "{} {is} valid", self.checked.join(" and "))
             }
             errors => writeln!(f, "{errors} error{}", if errors == 1 { "" } else { "s" }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_configuration_is_said_with_what_to_do() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let of = |text: &str| {
+            std::fs::write(file.path(), text).expect("it is written");
+            (object_hint(file.path()), empty_file(file.path()))
+        };
+        let map = "{apiVersion: v1, kind: ConfigMap, metadata: {name: rules, namespace: shop}, data: {a.yaml: x, b: y}}";
+        let (hint, _) = of(map);
+        let hint = hint.expect("a hint");
+        assert!(hint.contains("kubectl -n shop get configmap rules -o jsonpath='{.data.a\\.yaml}', or another of its keys: b"), "{hint}");
+        let (hint, _) = of("kind: Service\napiVersion: v1\n---\nkind: Pod\napiVersion: v1\n");
+        assert!(hint.expect("a hint").contains("of the kind Service"));
+        for (text, is_empty) in [("", true), ("# nothing\n", true), ("podMetrics: {}\n", false)] {
+            assert_eq!(of(text).1.is_some(), is_empty, "{text}");
         }
     }
 }

@@ -5,6 +5,7 @@ use super::check_targets::{self, Scaler};
 use super::{check_autoscaler, check_metric_rule, check_schema, objects};
 use crate::crd::{AutoscalerSpec, MetricRuleSpec};
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 const API_VERSION: &str = "plimsoll.dev/v1alpha1";
@@ -21,28 +22,55 @@ pub struct Found {
     pub metric_rules: Vec<String>,
     /// All that scales a target.
     scalers: Vec<Scaler>,
+    /// The kinds, namespaces and names of Plimsoll's objects.
+    names: BTreeSet<(String, String, String)>,
 }
 
 /// Checks the Autoscalers and MetricRules of files, or of the standard input for `-`. Objects of other APIs are
 /// ignored, but those that scale a target, too.
 pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>, context: &Context<'_>) -> Found {
     let mut found = Found::default();
+    let (mut any, mut of_others) = (false, Vec::new());
     for path in paths {
-        check_file(path, context, &mut found);
+        match check_file(path, context, &mut found) {
+            Contents::Ours => any = true,
+            Contents::Scalers => of_others.push(path),
+            Contents::Others => {
+                let text = format!("{}: no Autoscaler or MetricRule is in it", path.display());
+                found.texts.errors.push(text);
+            }
+        }
+    }
+    // Beside an Autoscaler they are there to be compared with it.
+    for path in of_others.into_iter().filter(|_| !any) {
+        found.texts.errors.push(format!("{}: no Autoscaler or MetricRule is in it: plimsoll convert makes Autoscalers of HorizontalPodAutoscalers and ScaledObjects", path.display()));
     }
     found.texts.warnings.extend(check_targets::warnings(&found.scalers));
     found
 }
 
-fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) {
+/// What is in a file.
+enum Contents {
+    /// An object of Plimsoll's, or what is meant to be one, or can't be read.
+    Ours,
+    /// None, but an HPA or a ScaledObject.
+    Scalers,
+    /// Neither.
+    Others,
+}
+
+fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) -> Contents {
     let parse = |text: String| {
         objects::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
     };
     let objects = match objects::read(path).and_then(parse) {
         Ok(objects) => objects,
-        Err(error) => return found.texts.errors.push(error),
+        Err(error) => {
+            found.texts.errors.push(error);
+            return Contents::Ours;
+        }
     };
-    let mut any = false;
+    let (mut any, scalers) = (false, found.scalers.len());
     for (index, object) in objects.iter().enumerate() {
         if object["kind"].as_str().is_none_or(str::is_empty) {
             let text = format!("{}: object {} has no kind", path.display(), index + 1);
@@ -52,9 +80,10 @@ fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) {
             any |= check_object(object, context, found);
         }
     }
-    if !any {
-        let text = format!("{}: no Autoscaler or MetricRule is in it", path.display());
-        found.texts.errors.push(text);
+    match (any, found.scalers.len() > scalers) {
+        (true, _) => Contents::Ours,
+        (false, true) => Contents::Scalers,
+        (false, false) => Contents::Others,
     }
 }
 
@@ -78,6 +107,11 @@ fn check_object(object: &Value, context: &Context<'_>, found: &mut Found) -> boo
         }
         Some(known) => {
             identity(&version, &name, &namespace, context, &mut texts);
+            let identity = (kind.clone(), namespace.clone(), name.clone());
+            if !name.is_empty() && !found.names.insert(identity) {
+                let text = "metadata.name: an object before it has the same kind, namespace and name, and kubectl would apply the last: rename or delete one";
+                texts.errors.push(text.to_owned());
+            }
             let faults = check_schema::check(known, object);
             let is_readable = faults.invalid.is_empty();
             texts.errors.extend(faults.invalid.into_iter().chain(faults.unknown));
@@ -158,6 +192,45 @@ pub mod tests {
     const SCALE: &str =
         "scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3";
     const RULE: &str = "seriesQuery: x, metricsQuery: '<<.Series>>{<<.LabelMatchers>>}'";
+
+    #[test]
+    fn a_rival_may_be_in_a_file_of_its_own() {
+        let config = Config::default();
+        let context = Context {
+            required: None,
+            default: "",
+            queries: &config.pod_queries,
+            scrape_interval: Duration::from_secs(30),
+            now: 0,
+        };
+        let named = "name: web, namespace: shop";
+        let files = [
+            object("plimsoll.dev/v1alpha1", "Autoscaler", named, SCALE),
+            object("autoscaling/v2", "HorizontalPodAutoscaler", named, SCALE),
+        ];
+        let files = files.map(|text| {
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            std::fs::write(file.path(), text).expect("it is written");
+            file
+        });
+        let found = check([files[1].path(), files[0].path()], &context);
+        assert_eq!(found.texts.errors, [""; 0]);
+        assert_eq!(found.texts.warnings.len(), 1, "{:?}", found.texts);
+        let alone = check([files[1].path()], &context).texts.errors;
+        assert!(alone.len() == 1 && alone[0].contains("plimsoll convert makes"), "{alone:?}");
+    }
+
+    #[test]
+    fn the_same_object_twice_is_an_error() {
+        let ours = "plimsoll.dev/v1alpha1";
+        let one = object(ours, "Autoscaler", "name: web, namespace: shop", SCALE);
+        let rule = object(ours, "MetricRule", "name: web, namespace: shop", RULE);
+        let other = one.replace("shop", "bank");
+        assert!(checked(&(one.clone() + &other + &rule)).texts.errors.is_empty());
+        let errors = checked(&(one.clone() + &other + &one)).texts.errors;
+        assert!(errors.len() == 1, "{errors:?}");
+        assert!(errors[0].starts_with("autoscaler shop/web: metadata.name: an object before it"));
+    }
 
     #[test]
     fn what_the_api_server_would_refuse_or_drop_is_an_error() {

@@ -8,6 +8,7 @@ mod check_context;
 mod check_files;
 mod check_history;
 mod check_metric_rule;
+mod check_queries;
 mod check_rule;
 mod check_schema;
 mod check_targets;

@@ -22,10 +22,13 @@ pub fn read(path: &Path) -> Result<String, String> {
 /// The objects of a YAML text, which may have several documents and lists.
 ///
 /// # Errors
-/// If it is not YAML.
+/// If it is not YAML, or a document is a plain list.
 pub fn parse(text: &str) -> Result<Vec<Value>, String> {
     let documents: Vec<Option<Value>> =
         serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
+    if documents.iter().flatten().any(Value::is_array) {
+        return Err("a document is a list, where an object was expected: write --- between objects, or put them under items of one with kind: List".to_owned());
+    }
     let mut objects = Vec::new();
     documents.into_iter().flatten().for_each(|document| flatten(document, &mut objects));
     Ok(objects)
@@ -69,5 +72,20 @@ fn flatten(mut object: Value, objects: &mut Vec<Value>) {
             items.for_each(|item| flatten(item.take(), objects));
         }
         None => objects.push(object),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::parse;
+
+    #[test]
+    fn a_plain_list_is_no_object() {
+        let error = parse("- {kind: Pod}\n- {kind: Pod}\n").expect_err("a list");
+        assert!(error.contains("kind: List"), "{error}");
+        assert_eq!(
+            parse("{kind: List, items: [{kind: Pod}, {kind: Pod}]}").map(|all| all.len()),
+            Ok(2)
+        );
     }
 }

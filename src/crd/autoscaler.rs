@@ -19,6 +19,9 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
 
+/// What a minimum of 0 needs.
+const NEEDS_VALUE: &str = "needs at least one Object or External metric, or a custom metric per: Workload: a workload without pods has no pod metrics";
+
 /// What a workload is scaled on, and within which bounds: the whole spec of an
 /// `autoscaling/v2` HorizontalPodAutoscaler, and metrics named as Prometheus
 /// names them.
@@ -259,7 +262,10 @@ impl AutoscalerSpec {
         let mut faults = validate(&spec.shared()).into_iter();
         if let Some(fault) = faults.find(|fault| !(lacks_value(fault) && spec.has_value_at_zero()))
         {
-            return Err(ReadError(fault.to_string()));
+            return Err(ReadError(match lacks_value(&fault) {
+                true => format!("spec.minReplicas: 0 {NEEDS_VALUE}"),
+                false => fault.to_string(),
+            }));
         }
         let behavior = spec.behavior.iter();
         let directions = behavior.flat_map(|behavior| {
@@ -279,8 +285,7 @@ impl AutoscalerSpec {
         if spec.schedules.iter().any(|schedule| schedule.min_replicas == Some(0))
             && !spec.has_value_at_zero()
         {
-            let text = "spec.schedules: minReplicas 0 needs at least one Object or External metric, or a custom metric per: Workload";
-            return Err(ReadError(text.to_owned()));
+            return Err(ReadError(format!("spec.schedules: minReplicas 0 {NEEDS_VALUE}")));
         }
         spec.check_executor().map_err(ReadError)?;
         Ok(spec)

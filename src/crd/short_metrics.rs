@@ -405,7 +405,7 @@ mod tests {
             ),
             (
                 json!({"minReplicas": 0, "customMetrics": [{"metricName": "m", "averageValue": 1}]}),
-                "spec.metrics: must specify at least one Object or External metric",
+                "spec.minReplicas: 0 needs at least one Object or External metric, or a custom metric per: Workload",
             ),
             (
                 resource(json!({"resourceName": "cpu"})),

@@ -15,7 +15,8 @@ fn is_name(text: &str) -> bool {
         && text.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
 }
 
-fn is_subdomain(text: &str) -> bool {
+/// Whether a text is a name as most objects have it.
+pub fn is_subdomain(text: &str) -> bool {
     text.len() <= 253
         && text.split('.').all(|label| {
             is_name(label)

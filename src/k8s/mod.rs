@@ -11,6 +11,6 @@ mod selector_text;
 /// The folder of the files of a pod's service account.
 pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
 
-pub use label_syntax::LabelSet;
+pub use label_syntax::{LabelSet, is_subdomain};
 pub use quantity::Quantity;
 pub use selector::Selector;

@@ -174,7 +174,8 @@ fn check_hints_at_what_to_do_with_a_kubernetes_object() {
         ("Autoscaler", "plimsoll check -f FILE"),
         ("MetricRule", "plimsoll check -f FILE"),
     ] {
-        let (code, text) = checked(&format!("apiVersion: v1\nkind: {kind}\nspec: {{}}\n"), &[]);
+        let (code, text) =
+            checked(&format!("apiVersion: v1\nkind: {kind}\ndata: {{config.yaml: x}}\n"), &[]);
         assert_eq!(code, Some(1), "{text}");
         assert!(text.contains(expected), "{text}");
     }

@@ -223,7 +223,11 @@ fn what_kubernetes_would_drop_is_not_tried() {
     assert_eq!(found.found.len(), 1);
     // No map would be written to.
     let failed = subjects(&[&autoscaler("10", json!("foo"), ("minReplicas", json!(1)))], OF_FILE);
-    assert!(failed.failed[0].contains("metadata.annotations: a map was"), "{:?}", failed.failed);
+    assert!(
+        failed.failed[0].contains("metadata.annotations: \"foo\": expected object"),
+        "{:?}",
+        failed.failed
+    );
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! One object that is being converted, and the conversion of HorizontalPodAutoscalers.
 
+use super::hpa_v1;
 use serde_json::{Value, json};
 
 /// The sync period of kube-controller-manager if its flags don't say otherwise, in seconds.
@@ -82,21 +83,47 @@ impl Conversion {
     /// Converts the spec of an `autoscaling/v2` HorizontalPodAutoscaler.
     pub fn of_hpa(&mut self, spec: &Value) -> Value {
         self.advise(DELETE_HPA);
+        let served = served_metrics(spec);
+        if !served.is_empty() {
+            self.advise(&format!("{}: Plimsoll must give such a metric, too: a rule, a MetricRule or passOn of its configuration has to have each of these names, or the Autoscaler can't decide by it", served.join(", ")));
+        }
         let mut spec = spec.clone();
         quote_fractions(&mut spec);
         spec
     }
 
-    /// Converts the spec of an `autoscaling/v1` HorizontalPodAutoscaler.
-    pub fn of_hpa_v1(&mut self, spec: &Value) -> Value {
+    /// Converts the spec of an `autoscaling/v1` HorizontalPodAutoscaler, and what its annotations have in place of fields.
+    ///
+    /// # Errors
+    /// If these can't be read.
+    pub fn of_hpa_v1(&mut self, spec: &Value, annotations: &Value) -> Result<Value, String> {
         let mut new = spec.clone();
+        let mut metrics = hpa_v1::metrics(annotations)?;
         if let Some(percent) =
             new.as_object_mut().and_then(|s| s.remove("targetCPUUtilizationPercentage"))
+            && !percent.is_null()
         {
-            new["metrics"] = json!([utilization("cpu", None, percent)]);
+            metrics.push(utilization("cpu", None, percent));
         }
-        self.of_hpa(&new)
+        if !metrics.is_empty() {
+            new["metrics"] = json!(metrics);
+        }
+        if let Some(behavior) = hpa_v1::behavior(annotations)? {
+            new["behavior"] = behavior;
+        }
+        Ok(self.of_hpa(&new))
     }
+}
+
+/// The metrics of an HPA that an adapter gives, such as `spec.metrics[0] (queue)`.
+fn served_metrics(spec: &Value) -> Vec<String> {
+    let all = spec["metrics"].as_array().into_iter().flatten().enumerate();
+    let served = all.filter_map(|(index, metric)| {
+        let sources = ["pods", "object", "external"].into_iter();
+        let name = sources.filter_map(|source| metric[source]["metric"]["name"].as_str()).next()?;
+        Some(format!("spec.metrics[{index}] ({})", name.escape_debug()))
+    });
+    served.collect()
 }
 
 /// Writes fractional quantities as strings: an HPA may have the number `0.5`, which the schema of a

@@ -6,6 +6,8 @@
 mod conversion;
 mod fallback;
 mod fields;
+mod hpa_v1;
+mod metadata;
 mod scaled_object;
 mod trigger;
 mod userinfo;
@@ -19,7 +21,7 @@ pub(super) use conversion::DELETE_HPA;
 use conversion::{About, Conversion};
 use kube::Resource;
 use scaled_object::ScaledObject;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use userinfo::without_userinfos;
 
@@ -137,31 +139,41 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         converted.notes.push(note);
         return;
     }
+    let is_tried = converted.is_tried;
     let spec = match (version.as_str(), kind.as_str()) {
-        ("autoscaling/v2", "HorizontalPodAutoscaler") => conversion.of_hpa(&object["spec"]),
-        ("autoscaling/v1", "HorizontalPodAutoscaler") => conversion.of_hpa_v1(&object["spec"]),
+        ("autoscaling/v2", "HorizontalPodAutoscaler") => Ok(conversion.of_hpa(&object["spec"])),
+        ("autoscaling/v1", "HorizontalPodAutoscaler") => {
+            conversion.of_hpa_v1(&object["spec"], &object["metadata"]["annotations"])
+        }
         ("keda.sh/v1alpha1", "ScaledObject") => {
             fields::note_unknown(&object["spec"], &mut conversion);
             match serde_json::from_value::<ScaledObject>(object["spec"].clone()) {
-                Ok(spec) => conversion.of_scaled_object(spec, &object["metadata"]["annotations"]),
-                Err(error) => {
-                    converted.errors.push(format!("{about}: left out: spec: {error}"));
-                    return;
+                Ok(spec) => {
+                    Ok(conversion.of_scaled_object(spec, &object["metadata"]["annotations"]))
                 }
+                Err(error) => Err(format!("spec: {error}")),
             }
         }
-        ("plimsoll.dev/v1alpha1", "Autoscaler") => conversion.of_autoscaler(&object["spec"]),
-        ("keda.sh/v1alpha1", "ScaledJob") => {
-            converted.errors.push(format!("{about}: left out: it can't be converted"));
-            return;
-        }
-        _ => {
-            converted.notes.push(format!("{about} ({version}): left out: it can't be converted"));
+        ("plimsoll.dev/v1alpha1", "Autoscaler") => Ok(conversion.of_autoscaler(&object["spec"])),
+        _ => match misnamed(&version, &kind) {
+            Some(why) => Err(why),
+            None => {
+                let note = format!("{about} ({version}): left out: it can't be converted");
+                converted.notes.push(note);
+                return;
+            }
+        },
+    };
+    // Without a name, or with what is no text, what it says is not what it was meant to say.
+    let spec = metadata::fault(object, is_tried).map_or(spec, Err);
+    let mut spec = match spec {
+        Ok(spec) => spec,
+        Err(why) => {
+            converted.errors.push(format!("{about}: left out: {why}"));
             return;
         }
     };
-    let mut spec = spec;
-    let (is_tried, has_server) = (converted.is_tried, converted.server.is_some());
+    let has_server = converted.server.is_some();
     let notes = |conversion: &Conversion, is_made: bool| -> Vec<String> {
         let is_meant = |of: About| match of {
             About::Decisions => is_made,
@@ -215,15 +227,7 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         };
         conversion.advise(note);
     }
-    let mut metadata = json!({"name": conversion.name});
-    if !conversion.namespace.is_empty() {
-        metadata["namespace"] = json!(conversion.namespace);
-    }
-    for field in ["labels", "annotations"] {
-        if let Some(kept) = kept(&object["metadata"][field]) {
-            metadata[field] = kept;
-        }
-    }
+    let metadata = metadata::kept(object, &mut conversion);
     converted.names.insert(name);
     converted.objects.push(json!({
         "apiVersion": Autoscaler::api_version(&()),
@@ -234,19 +238,22 @@ fn convert_object(object: &Value, converted: &mut Converted) {
     converted.notes.extend(notes(&conversion, true));
 }
 
-/// The labels or annotations that an Autoscaler keeps: `kubectl apply` would remove those that it once wrote itself. Not
-/// kubectl's copy of the object, nor KEDA's.
-fn kept(all: &Value) -> Option<Value> {
-    let is_kept = |name: &str| {
-        let prefix = name.split_once('/').map_or("", |(prefix, _)| prefix);
-        let is_of_keda = prefix == "keda.sh" || prefix.ends_with(".keda.sh");
-        !is_of_keda
-            && prefix != "autoscaling.alpha.kubernetes.io"
-            && name != "kubectl.kubernetes.io/last-applied-configuration"
-    };
-    let kept = all.as_object()?.iter().filter(|(name, _)| is_kept(name));
-    let kept: Map<String, Value> = kept.map(|(name, of)| (name.clone(), of.clone())).collect();
-    (!kept.is_empty()).then_some(Value::Object(kept))
+/// What is wrong with the version or the kind of an object that was meant to be converted; none of other objects.
+fn misnamed(version: &str, kind: &str) -> Option<String> {
+    if kind.eq_ignore_ascii_case("ScaledJob") {
+        return Some("it can't be converted".to_owned());
+    }
+    let known = [
+        ("autoscaling/v2 or autoscaling/v1", "HorizontalPodAutoscaler"),
+        ("keda.sh/v1alpha1", "ScaledObject"),
+        ("plimsoll.dev/v1alpha1", "Autoscaler"),
+    ];
+    let (versions, known) =
+        known.into_iter().find(|(_, known)| known.eq_ignore_ascii_case(kind))?;
+    Some(match known == kind {
+        true => format!("apiVersion: {version:?}: expected {versions}"),
+        false => format!("kind: {kind:?}: expected {known}"),
+    })
 }
 
 /// Why kube-apiserver or Plimsoll would refuse a spec, and the fields that an Autoscaler does not have. Those of the

@@ -7,6 +7,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
+/// The types of triggers that can be converted.
+const TYPES: [&str; 4] = ["cpu", "memory", "cron", "prometheus"];
+
 /// A trigger.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -87,6 +90,13 @@ pub fn convert(conversion: &mut Conversion, index: usize, trigger: &Trigger, min
             Made { schedules: schedule.into_iter().collect(), ..Made::default() }
         }
         "prometheus" => prometheus(conversion, &path, index, trigger).unwrap_or_default(),
+        other if TYPES.contains(&&*other.to_lowercase()) => {
+            let meant = other.to_lowercase();
+            conversion.missing(&format!(
+                "{path}: KEDA knows no trigger of type {other}: did you mean {meant}?"
+            ));
+            Made::default()
+        }
         other => {
             conversion.missing(&format!("{path}: a trigger of type {other} can't be converted: Plimsoll asks Prometheus alone"));
             Made::default()
@@ -123,6 +133,12 @@ fn cron(
     min: i32,
 ) -> Option<Value> {
     let field = |name: &str| trigger.field(name).unwrap_or_default();
+    for name in ["timezone", "start", "end"] {
+        if field(name).is_empty() {
+            conversion.missing(&format!("{path}: metadata.{name} is missing"));
+            return None;
+        }
+    }
     let Ok(replicas) = field("desiredReplicas").parse::<i32>() else {
         let given = field("desiredReplicas");
         conversion
@@ -231,11 +247,18 @@ fn server(conversion: &mut Conversion, path: &str, trigger: &Trigger) {
             conversion.other_server(&format!("{path}: serverAddress {address}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url"));
         }
     }
-    let settings =
-        ["authModes", "customHeaders", "cortexOrgID", "namespace", "queryParameters", "unsafeSsl"];
-    for left in settings {
+    let login = "see --prometheus-header, --prometheus-token-file and --prometheus-ca-file";
+    let parameter = "Plimsoll adds no parameters of others to its requests";
+    for (left, instead) in [
+        ("authModes", login),
+        ("customHeaders", login),
+        ("cortexOrgID", login),
+        ("unsafeSsl", login),
+        ("namespace", parameter),
+        ("queryParameters", parameter),
+    ] {
         if field(left).is_some_and(|value| !matches!(value.as_str(), "" | "false")) {
-            conversion.other_server(&format!("{path}: metadata.{left} is left out: see --prometheus-header, --prometheus-token-file and --prometheus-ca-file"));
+            conversion.other_server(&format!("{path}: metadata.{left} is left out: {instead}"));
         }
     }
     if trigger.authentication_ref.is_some() {
@@ -322,4 +345,33 @@ fn quantity(milli: i64) -> String {
     let (whole, rest) = (milli.unsigned_abs() / 1000, milli.unsigned_abs() % 1000);
     let text = format!("{sign}{whole}.{rest:03}");
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{scaled, trigger};
+
+    #[test]
+    fn what_is_wrong_with_a_trigger_is_named() {
+        for (wrong, expected) in [
+            (
+                "{type: Prometheus, metadata: {query: x}}",
+                "triggers[1]: KEDA knows no trigger of type Prometheus: did you mean prometheus?",
+            ),
+            (
+                "{type: cron, metadata: {start: 0 8 * * *, end: 0 18 * * *, desiredReplicas: '2'}}",
+                "triggers[1]: metadata.timezone is missing",
+            ),
+        ] {
+            let (spec, notes) = scaled(&format!("  triggers: [{}, {wrong}]\n", trigger("")));
+            assert_eq!(spec["mode"], "Preview");
+            assert!(notes.contains(expected), "{notes}");
+        }
+        for name in ["namespace", "queryParameters"] {
+            let (_, notes) =
+                scaled(&format!("  triggers: [{}]\n", trigger(&format!("{name}: a=b"))));
+            let expected = format!("metadata.{name} is left out: Plimsoll adds no parameters");
+            assert!(notes.contains(&expected), "{notes}");
+        }
+    }
 }

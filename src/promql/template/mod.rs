@@ -37,6 +37,11 @@ pub struct TemplateError {
     pub message: String,
 }
 
+/// Whether an error of rendering is about a field that the dot does not have.
+pub fn is_unknown_field(error: &str) -> bool {
+    error.starts_with('.') && error.contains(render::UNKNOWN)
+}
+
 impl Template {
     /// Parses a template.
     ///

@@ -6,6 +6,9 @@ use super::value::Value;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
+/// What an error about a field that the dot does not have says of it.
+pub(super) const UNKNOWN: &str = " is not known; ";
+
 /// Renders nodes for these fields of the dot.
 pub(super) fn render(
     nodes: &[Node],
@@ -251,7 +254,7 @@ impl Scope<'_> {
         };
         let value = self.fields.get(first.as_str()).ok_or_else(|| {
             let known: Vec<_> = self.fields.keys().map(|field| format!(".{field}")).collect();
-            format!(".{first} is not known; {} are", known.join(", "))
+            format!(".{first}{UNKNOWN}{} are", known.join(", "))
         })?;
         field_of(value, rest)
     }
