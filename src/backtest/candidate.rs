@@ -1,5 +1,6 @@
 //! An autoscaler that is tried.
 
+use super::constant::is_constant;
 use super::stop::Stop;
 use crate::hpa::{
     Context, ControllerConfig, MetricSource, PodContainer, Requests, ResourceList, ResourceTarget,
@@ -141,6 +142,10 @@ impl Candidate {
     /// If there are more, or its load is in no file.
     pub fn only_metric(&self) -> Result<&Measure, String> {
         match &*self.metrics {
+            [metric] if metric.is_constant() => Err(format!(
+                "the metric {}: a query whose values grow with the load was expected",
+                metric.name
+            )),
             [metric] if !matches!(metric.of, Of::Resource { .. }) => Ok(metric),
             [_] => Err("its metric: one of pods, or an Object or External metric with an averageValue was expected: a file of load says nothing of others".to_owned()),
             more => Err(format!("{} metrics: one was expected, with an averageValue", more.len())),
@@ -290,7 +295,8 @@ impl Candidate {
 
     /// How much more a pod carries than the target, in percent: of the metric of which it is least.
     pub fn headroom(&self) -> f64 {
-        self.metrics.iter().map(Measure::headroom).fold(f64::INFINITY, f64::min)
+        let loads = self.metrics.iter().filter(|metric| !metric.is_constant());
+        loads.map(Measure::headroom).fold(f64::INFINITY, f64::min)
     }
 
     /// The candidate of another spec for the same pods: they request and carry as much as those of this one.
@@ -329,6 +335,12 @@ impl Measure {
     /// Its name in Prometheus, which is the `metricName` of an Autoscaler, or else that in messages.
     pub fn written(&self) -> &str {
         self.query.as_ref().map_or(&*self.name, |query| &*query.metric)
+    }
+
+    /// Whether its query has no load in its values: it is a bound.
+    pub fn is_constant(&self) -> bool {
+        let query = self.query.as_ref().and_then(|metric| metric.query.as_deref());
+        query.is_some_and(is_constant)
     }
 
     /// What one pod carries, in the metric's unit.

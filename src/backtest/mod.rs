@@ -6,6 +6,7 @@
 mod agreement;
 mod candidate;
 mod ceiling;
+mod constant;
 mod edges;
 mod feedback;
 mod figures;

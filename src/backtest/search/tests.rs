@@ -250,18 +250,24 @@ fn all_targets_of_several_metrics_get_the_headroom() {
         "minReplicas": 1, "maxReplicas": 100,
         "metrics": [{"type": "Resource", "resource": {
             "name": "cpu", "target": {"type": "Utilization", "averageUtilization": 80}}}],
-        "customMetrics": [{"metricName": "requests", "averageValue": "10"}],
+        "customMetrics": [
+            {"metricName": "requests", "averageValue": "10"},
+            {"metricName": "least", "per": "Workload", "averageValue": "1", "query": "(sum(rate(requests[2m])) > bool 0) * 3"},
+        ],
     });
     let mut present = Candidate::new("web", "shop", spec.clone()).unwrap();
     present.set_request("cpu", None, 0.5);
     let cpu = Load::of(waves().points().map(|(time, value)| (time, value * 0.04, false)));
-    let recorded = Recorded { loads: vec![cpu, waves()], step: 60_000 };
+    let least = Load::of(waves().points().map(|(time, _)| (time, 3.0, false)));
+    let recorded = Recorded { loads: vec![cpu, waves(), least], step: 60_000 };
     let trace = Trace::Recorded(recorded);
     let found = search(&present, &spec, &trace, &options(), LIMITS).unwrap();
     let chosen = found.recommended.expect(&found.reason);
     let percent = &chosen.spec["metrics"][0]["resource"]["target"]["averageUtilization"];
     assert!(percent.as_i64().unwrap() < 80, "{}", chosen.spec);
     assert_ne!(chosen.spec["customMetrics"][0]["averageValue"], "10");
+    // A bound, not a load.
+    assert_eq!(chosen.spec["customMetrics"][1]["averageValue"], "1");
     assert!(chosen.shown().under_pod_minutes < found.present.shown().under_pod_minutes);
 }
 

@@ -150,7 +150,8 @@ fn with_headroom(present: &Candidate, spec: &Value, headroom: f64) -> Result<Val
             "each of its metrics: an averageValue or averageUtilization was expected".into()
         );
     }
-    for (metric, place) in present.metrics.iter().zip(&places) {
+    let loads = present.metrics.iter().zip(&places).filter(|(metric, _)| !metric.is_constant());
+    for (metric, place) in loads {
         let written = changed.pointer_mut(place).expect("it was found");
         if let Some(percent) = written.as_i64().filter(|_| place.ends_with("averageUtilization")) {
             let factor = (1.0 + metric.headroom() / 100.0) / (1.0 + headroom / 100.0);
