@@ -107,7 +107,10 @@ async fn agrees(bed: &Bed, ns: &Namespace<'_>, period: u64, epochs: usize) {
         .map(|name| report["hpas"][0][name].as_u64().unwrap_or_else(|| panic!("{report}")));
     // One each period.
     assert!(decisions as usize * 10 >= epochs * 9, "{epochs} periods of {period} s: {report}");
-    assert!(equal * 10 >= decisions * 9, "{report}");
+    // The others are of other values: the load steps with each period, which the two begin at times of their own.
+    assert!(equal * 4 >= decisions * 3, "{report}");
+    let difference = &report["hpas"][0]["firstDifference"];
+    assert!(equal == decisions || difference["cause"].is_string(), "{report}");
 }
 
 async fn deploy(ns: &Namespace<'_>, recording: &str) {
