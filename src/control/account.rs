@@ -32,7 +32,9 @@ pub fn record(
                 let outcome = LoggedOutcome { rescale, error, trace };
                 log.write(autoscaler, Some((inputs, outcome)), &entry);
             }
-            None => log.drop_one(),
+            None if account.lacks_room => log.drop_one(),
+            // It was no leader's when it was made.
+            None => {}
         }
     }
     state.account = account;

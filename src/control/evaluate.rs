@@ -243,6 +243,7 @@ fn compute(
         let log = ctx.decision_log.as_ref().filter(|_| ctx.leader.fencing_token().is_some());
         let keeps = log.is_some_and(DecisionLog::has_room);
         account.begin(keeps, schedules, &input, history, status);
+        account.lacks_room = log.is_some() && !keeps;
         let times = gathered.iter().zip(&aligned);
         account.times.extend(times.map(|(gathered, aligned)| gathered.times(aligned, context.now)));
         let active = pods.iter().filter(|pod| is_active(pod)).count();

@@ -19,6 +19,8 @@ pub struct Account {
     pub holds: [Option<&'static str>; 2],
     /// All inputs, if decisions are logged.
     pub inputs: Option<Box<LoggedInputs>>,
+    /// Whether they were not kept, as the decision log had no room.
+    pub lacks_room: bool,
     /// What the algorithm decided on these inputs: the replicas to write and the error, if any.
     pub decided: (Option<i32>, Option<String>),
 }
