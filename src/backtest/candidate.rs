@@ -1,12 +1,12 @@
 //! An autoscaler that is tried.
 
-use super::constant::is_constant;
 use super::stop::Stop;
 use crate::hpa::{
     Context, ControllerConfig, MetricSource, PodContainer, Requests, ResourceList, ResourceTarget,
     ScalarTarget, Spec,
 };
 use crate::k8s::Quantity;
+use crate::promql::constant::is_constant;
 use crate::promql::name::metric_of;
 use crate::promql::query::PrometheusMetric;
 use crate::time::UnixMillis;

@@ -6,7 +6,6 @@
 mod agreement;
 mod candidate;
 mod ceiling;
-mod constant;
 mod edges;
 mod feedback;
 mod figures;

@@ -1,6 +1,7 @@
 //! Names, templates and queries. Pure: no I/O, no clock.
 
 pub mod bounds;
+pub mod constant;
 pub mod cost;
 mod exactness;
 pub mod formula;

@@ -202,12 +202,13 @@ impl Soak<'_> {
         eprintln!("  settled after {:.0} s", start.elapsed().as_secs_f64());
         // Or what is decided again is not the whole log.
         for (index, name) in NAMES.iter().enumerate() {
-            let dropped = "plimsoll_decision_log_dropped_total";
+            let dropped = "plimsoll_decision_log_dropped_total ";
             match self.pair.get(index, "/metrics").await {
-                Ok((_, text)) if text.contains(&format!("\n{dropped} 0\n")) => {}
                 Ok((_, text)) => {
-                    let line = text.lines().find(|line| line.starts_with(dropped));
-                    self.judge.violations.push(format!("{name}: {}", line.unwrap_or(dropped)));
+                    let count = text.lines().find_map(|line| line.strip_prefix(dropped));
+                    if count.and_then(|count| count.parse().ok()) != Some(0.0) {
+                        self.judge.violations.push(format!("{name}: {dropped}{count:?}"));
+                    }
                 }
                 Err(error) => self.judge.violations.push(format!("the metrics of {name}: {error}")),
             }
