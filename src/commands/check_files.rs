@@ -169,6 +169,11 @@ pub mod tests {
 
     /// What is found in these documents, without a namespace of the command line.
     pub fn checked(documents: &str) -> Found {
+        checked_files(&[documents])
+    }
+
+    /// The same, each in a file of its own.
+    fn checked_files(documents: &[&str]) -> Found {
         let config = Config::default();
         let context = Context {
             required: None,
@@ -178,9 +183,13 @@ pub mod tests {
             // 2026-11-25T00:00:00Z
             now: 1_795_564_800_000,
         };
-        let file = tempfile::NamedTempFile::new().expect("a file");
-        std::fs::write(file.path(), documents).expect("it is written");
-        check([file.path()], &context)
+        let written = |text: &&str| {
+            let file = tempfile::NamedTempFile::new().expect("a file");
+            std::fs::write(file.path(), text).expect("it is written");
+            file
+        };
+        let files: Vec<_> = documents.iter().map(written).collect();
+        check(files.iter().map(|file| file.path()), &context)
     }
 
     fn object(version: &str, kind: &str, metadata: &str, spec: &str) -> String {
@@ -195,28 +204,13 @@ pub mod tests {
 
     #[test]
     fn a_rival_may_be_in_a_file_of_its_own() {
-        let config = Config::default();
-        let context = Context {
-            required: None,
-            default: "",
-            queries: &config.pod_queries,
-            scrape_interval: Duration::from_secs(30),
-            now: 0,
-        };
         let named = "name: web, namespace: shop";
-        let files = [
-            object("plimsoll.dev/v1alpha1", "Autoscaler", named, SCALE),
-            object("autoscaling/v2", "HorizontalPodAutoscaler", named, SCALE),
-        ];
-        let files = files.map(|text| {
-            let file = tempfile::NamedTempFile::new().expect("a file");
-            std::fs::write(file.path(), text).expect("it is written");
-            file
-        });
-        let found = check([files[1].path(), files[0].path()], &context);
+        let ours = object("plimsoll.dev/v1alpha1", "Autoscaler", named, SCALE);
+        let hpa = object("autoscaling/v2", "HorizontalPodAutoscaler", named, SCALE);
+        let found = checked_files(&[&hpa, &ours]);
         assert_eq!(found.texts.errors, [""; 0]);
         assert_eq!(found.texts.warnings.len(), 1, "{:?}", found.texts);
-        let alone = check([files[1].path()], &context).texts.errors;
+        let alone = checked(&hpa).texts.errors;
         assert!(alone.len() == 1 && alone[0].contains("plimsoll convert makes"), "{alone:?}");
     }
 

@@ -20,21 +20,16 @@ pub struct Example<'a> {
     pub query: String,
 }
 
-/// The metric of example queries.
-fn example_metric() -> PrometheusMetric {
-    PrometheusMetric {
-        metric: EXAMPLE_SERIES.to_owned(),
-        per: Per::Pod,
-        labels: BTreeMap::new(),
-        query: None,
-    }
-}
-
 /// The queries of pod metrics and of resource usage for an example metric, or why there is none, with their fields and
 /// backends.
 fn rendered(config: &Config) -> Vec<(String, Option<&str>, Result<String, String>)> {
     let mut all = Vec::new();
-    let metric = example_metric();
+    let metric = PrometheusMetric {
+        metric: EXAMPLE_SERIES.to_owned(),
+        per: Per::Pod,
+        labels: BTreeMap::new(),
+        query: None,
+    };
     for (field, kind) in [("gaugeQuery", MetricType::Gauge), ("counterQuery", MetricType::Counter)]
     {
         let query = config.pod_queries.query(&metric, kind, "some-namespace");

@@ -2,6 +2,7 @@
 
 use super::account::constraint_of;
 use super::api::Decision;
+use super::entry::ConstraintKind;
 use super::inputs::{LoggedInputs, LoggedOutcome};
 use crate::watch::AutoscalerRef;
 use serde::Deserialize;
@@ -125,9 +126,8 @@ fn is_accounted(rescale: Option<i64>, decision: &Decision) -> bool {
         return true;
     };
     let last = decision.constraints.last().filter(|last| last.replicas_after == desired);
-    let last = last.map(|last| last.kind.as_str());
-    match last {
-        Some("Fallback") => true,
+    match last.map(|last| &*last.kind) {
+        Some(kind) if kind == ConstraintKind::Fallback.as_str() => true,
         Some(reason) if constraint_of(reason).is_some() => desired == current,
         _ => i64::from(desired) == rescale.unwrap_or_else(|| i64::from(current)),
     }

@@ -22,41 +22,29 @@ const IMAGES: [(Image, &str); 2] = [
     (("localhost/keda-adapter:1", "keda-adapter", &[]), "/keda-metrics-apiserver:"),
 ];
 
-/// One that keeps a replica, and one that goes to zero.
-const SCALED_OBJECTS: &str = r#"
+/// A ScaledObject of the Deployment of this name by the requests of `web` above a level.
+fn scaled_object(name: &str, least: i32, level: i32) -> String {
+    format!(
+        r#"---
 apiVersion: keda.sh/v1alpha1
 kind: ScaledObject
-metadata: {name: web, namespace: kedas}
+metadata: {{name: {name}, namespace: kedas}}
 spec:
-  scaleTargetRef: {name: web}
-  pollingInterval: 5
-  minReplicaCount: 1
-  maxReplicaCount: 6
-  advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 5}}}}
-  triggers:
-    - type: prometheus
-      metadata:
-        serverAddress: http://prometheus.monitoring.svc:9090
-        query: sum(rate(http_requests_total{namespace="kedas",pod=~"web-.*"}[10s]))
-        threshold: "10"
----
-apiVersion: keda.sh/v1alpha1
-kind: ScaledObject
-metadata: {name: night, namespace: kedas}
-spec:
-  scaleTargetRef: {name: night}
+  scaleTargetRef: {{name: {name}}}
   pollingInterval: 5
   cooldownPeriod: 5
-  minReplicaCount: 0
+  minReplicaCount: {least}
   maxReplicaCount: 6
-  advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleDown: {stabilizationWindowSeconds: 5}}}}
+  advanced: {{horizontalPodAutoscalerConfig: {{behavior: {{scaleDown: {{stabilizationWindowSeconds: 5}}}}}}}}
   triggers:
     - type: prometheus
       metadata:
         serverAddress: http://prometheus.monitoring.svc:9090
-        query: sum(rate(http_requests_total{namespace="kedas",pod=~"web-.*"}[10s])) - 30
+        query: sum(rate(http_requests_total{{namespace="kedas",pod=~"web-.*"}}[10s])) - {level}
         threshold: "10"
-"#;
+"#
+    )
+}
 
 /// KEDA's manifests with these images, which are on the machine.
 async fn manifests(pages: &Pages) -> String {
@@ -142,7 +130,9 @@ pub fn replaced(node: &'static Node) {
         for name in ["web", "night"] {
             application(node, "kedas", "Deployment", name, 1).await;
         }
-        let objects = write(&node.cluster.folder, "scaledobjects.yaml", SCALED_OBJECTS);
+        // One keeps a replica, and one goes to zero.
+        let objects = scaled_object("web", 1, 0) + &scaled_object("night", 0, 30);
+        let objects = write(&node.cluster.folder, "scaledobjects.yaml", &objects);
         run(&format!("kubectl apply -f {objects}")).await;
         let url = node.url("kedas", "web").await;
         let mut load = Load::of_url(17, url.clone());

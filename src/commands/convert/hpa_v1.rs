@@ -38,8 +38,12 @@ fn renamed(value: &Value) -> Value {
         Value::Object(fields) => {
             let fields = fields.iter().filter(|(_, field)| !field.is_null());
             let fields = fields.map(|(name, field)| {
-                let (first, rest) = name.split_at(name.len().min(1));
-                (first.to_ascii_lowercase() + rest, renamed(field))
+                let mut name = name.clone();
+                // A character that is no ASCII may be longer than a byte.
+                if let Some(first) = name.get_mut(..1) {
+                    first.make_ascii_lowercase();
+                }
+                (name, renamed(field))
             });
             Value::Object(fields.collect())
         }
@@ -195,5 +199,7 @@ mod tests {
             assert!(made.objects.is_empty() && made.errors.len() == 1, "{made:?}");
             assert!(made.errors[0].contains(expected), "{:?}", made.errors);
         }
+        let made = hpa(&json!({BEHAVIOR: r#"{"é": 1, "": 2}"#}), "");
+        assert!(made.notes.join("\n").contains("spec.behavior.é: unknown field"), "{made:?}");
     }
 }

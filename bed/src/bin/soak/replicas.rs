@@ -208,15 +208,18 @@ impl<'a> Pair<'a> {
     /// The resource usage of the first replica.
     pub async fn usage(&self) -> Option<Usage> {
         let (_, text) = self.get(0, "/metrics").await.ok()?;
-        let of = |name: &str| {
-            let found = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-            found.and_then(|value| value.trim().parse::<f64>().ok())
-        };
+        let of = |name: &str| value(&text, name);
         Some(Usage {
             megabytes: of("process_resident_memory_bytes")? / 1e6,
             files: of("process_open_fds")?,
             tasks: of("plimsoll_tasks")?,
         })
+    }
+
+    /// How many decisions a replica has not written to its log.
+    pub async fn dropped(&self, index: usize) -> Option<f64> {
+        let (_, text) = self.get(index, "/metrics").await.ok()?;
+        value(&text, "plimsoll_decision_log_dropped_total")
     }
 
     /// The log of each replica.
@@ -225,4 +228,10 @@ impl<'a> Pair<'a> {
         let other = first.with_file_name(format!("{}.log", NAMES[1]));
         [first, other].map(|path| std::fs::read_to_string(path).unwrap_or_default())
     }
+}
+
+/// The value of a metric without labels in a text of metrics.
+fn value(metrics: &str, name: &str) -> Option<f64> {
+    let found = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    found.and_then(|value| value.trim().parse().ok())
 }

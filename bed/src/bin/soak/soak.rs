@@ -202,15 +202,11 @@ impl Soak<'_> {
         eprintln!("  settled after {:.0} s", start.elapsed().as_secs_f64());
         // Or what is decided again is not the whole log.
         for (index, name) in NAMES.iter().enumerate() {
-            let dropped = "plimsoll_decision_log_dropped_total ";
-            match self.pair.get(index, "/metrics").await {
-                Ok((_, text)) => {
-                    let count = text.lines().find_map(|line| line.strip_prefix(dropped));
-                    if count.and_then(|count| count.parse().ok()) != Some(0.0) {
-                        self.judge.violations.push(format!("{name}: {dropped}{count:?}"));
-                    }
-                }
-                Err(error) => self.judge.violations.push(format!("the metrics of {name}: {error}")),
+            let dropped = self.pair.dropped(index).await;
+            if dropped != Some(0.0) {
+                self.judge
+                    .violations
+                    .push(format!("{name} dropped decisions of its log: {dropped:?}"));
             }
         }
     }
