@@ -30,8 +30,17 @@ pub struct Seen {
     pub updated: i32,
     /// How many pods are ready.
     pub ready: i32,
-    /// A hash of the name of the present template's revision; none before its controller has named it.
-    pub revision: Option<u64>,
+    /// The present template's; none before its controller has named it.
+    pub revision: Option<Revision>,
+}
+
+/// The revision of a template.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Revision {
+    /// Of a Deployment: each rollout has a greater one, also that to a template that was there before.
+    Number(u64),
+    /// Of a StatefulSet: a hash of its name.
+    Name(u64),
 }
 
 /// The last rollout of a workload, as its watch shows it: an evaluation may come an hour later, and none during a pause.
@@ -47,6 +56,8 @@ pub struct Rollout {
     updated: Option<i32>,
     /// When the replicas were last changed.
     rescaled: Option<Instant>,
+    /// The greatest number of a revision.
+    newest: Option<u64>,
 }
 
 impl Rollout {
@@ -56,8 +67,7 @@ impl Rollout {
     /// pods are ready as there were to be at its end: those that are added later don't count, or each scale-up
     /// would prolong it.
     pub(super) fn note(&mut self, before: Option<Seen>, seen: Seen, now: Instant) {
-        let revisions = before.and_then(|before| before.revision).zip(seen.revision);
-        let is_new = revisions.is_some_and(|(before, revision)| before != revision);
+        let is_new = self.is_new(before, seen);
         if before.is_some_and(|before| before.wanted != seen.wanted) {
             (self.rescaled, self.updated) = (Some(now), None);
         }
@@ -89,6 +99,19 @@ impl Rollout {
             if seen.ready >= size.min(seen.wanted) {
                 self.ended.get_or_insert(now);
             }
+        }
+    }
+
+    /// Whether it has another revision than before. The annotation with a Deployment's may be written back by whoever has it
+    /// in git, and by the controller again, without a rollout.
+    fn is_new(&mut self, before: Option<Seen>, seen: Seen) -> bool {
+        let before = before.and_then(|before| before.revision);
+        match seen.revision {
+            Some(Revision::Number(number)) => {
+                let newest = self.newest.replace(self.newest.unwrap_or(0).max(number));
+                before.is_some() && newest.is_some_and(|newest| newest < number)
+            }
+            revision => before.zip(revision).is_some_and(|(before, revision)| before != revision),
         }
     }
 
@@ -125,7 +148,7 @@ mod tests {
         wanted: 3,
         updated: 3,
         ready: 3,
-        revision: Some(1),
+        revision: Some(Revision::Number(1)),
     };
     /// So many pods of three are left of the template before.
     const fn rolling(old: i32) -> Seen {
@@ -157,7 +180,8 @@ mod tests {
         assert_eq!(left(&seen), [0, 60, 60, 60, 1, 0, 0]);
         // One that came and went while the watch was away.
         let again = [(0, 1), (15, 2), (74, 2), (75, 2)];
-        let seen = again.map(|(seconds, of)| (seconds, Seen { revision: Some(of), ..STILL }));
+        let seen = again
+            .map(|(seconds, of)| (seconds, Seen { revision: Some(Revision::Number(of)), ..STILL }));
         assert_eq!(left(&seen), [0, 60, 1, 0]);
     }
 
@@ -201,8 +225,12 @@ mod tests {
     /// Pods are replaced one by one as they are deleted, and not by another template.
     #[test]
     fn pods_that_are_replaced_by_hand_are_a_rollout() {
-        let by_hand =
-            |updated: i32| Seen { is_automatic: false, updated, revision: Some(2), ..STILL };
+        let by_hand = |updated: i32| Seen {
+            is_automatic: false,
+            updated,
+            revision: Some(Revision::Number(2)),
+            ..STILL
+        };
         let seen = [
             (0, Seen { is_automatic: false, ..STILL }),
             (15, by_hand(0)),
@@ -314,7 +342,7 @@ mod tests {
             is_recreated: true,
             updated,
             ready,
-            revision: Some(revision),
+            revision: Some(Revision::Number(revision)),
             ..STILL
         };
         let ends = Seen { is_rolling_out: true, ..of(1, 0, 3) };
@@ -341,6 +369,17 @@ mod tests {
         // Nor are pods that are missing when it is made.
         let unnamed = Seen { revision: None, ..of(0, 0, 0) };
         assert_eq!(left(&[(0, unnamed), (1, of(1, 0, 0)), (2, of(1, 3, 0))]), [0, 0, 0]);
+    }
+
+    /// A manifest in git has it, and the controller writes its own again.
+    #[test]
+    fn an_annotation_that_is_written_back_is_no_rollout() {
+        let of = |number: u64| Seen { revision: Some(Revision::Number(number)), ..STILL };
+        let seen = [(0, of(7)), (45, of(1)), (46, of(7)), (90, of(1)), (91, of(7)), (120, of(8))];
+        assert_eq!(left(&seen), [0, 0, 0, 0, 0, 60]);
+        // Of a StatefulSet the revision of a template that was there before is the one that it had.
+        let of = |name: u64| Seen { revision: Some(Revision::Name(name)), ..STILL };
+        assert_eq!(left(&[(0, of(7)), (45, of(1)), (200, of(7))]), [0, 60, 60]);
     }
 
     /// An evaluation may come long after the last change of the workload.

@@ -2,7 +2,7 @@
 
 use super::lean::Lean;
 use super::records::ScaleRecord;
-use super::rollout::{Rollout, Seen};
+use super::rollout::{Revision, Rollout, Seen};
 use crate::hpa::Scale;
 use crate::k8s::Selector;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
@@ -88,19 +88,13 @@ fn seen(workload: &LeanWorkload) -> Seen {
     let wanted = spec.replicas.unwrap_or(1);
     // Until then the status is that of the spec before.
     let is_current = metadata.generation.is_none_or(|now| status.observed_generation >= now);
-    let name = |name: &&String| !name.is_empty();
-    let revision = |name: &String| {
-        let mut hasher = DefaultHasher::new();
-        name.hash(&mut hasher);
-        hasher.finish()
-    };
     let common = Seen {
         wanted,
         updated: status.updated_replicas,
         ready: status.ready_replicas,
         ..Seen::default()
     };
-    let Some(update) = status.update_revision.as_ref().filter(name) else {
+    let Some(update) = status.update_revision.as_ref().filter(|name| !name.is_empty()) else {
         // A Deployment, whose pods that are being deleted don't count. While it is paused, its new template has no
         // ReplicaSet, and no pod counts as updated. An old pod that is drained comes again: only new ones tell progress.
         let annotations = metadata.annotations.as_ref();
@@ -112,10 +106,12 @@ fn seen(workload: &LeanWorkload) -> Seen {
             tells_progress: is_current && is_rolling_out,
             is_settled: true,
             is_recreated: spec.strategy.kind.as_deref() == Some("Recreate"),
-            revision: named.filter(name).map(revision),
+            revision: named.and_then(|number| number.parse().ok()).map(Revision::Number),
             ..common
         };
     };
+    let mut hasher = DefaultHasher::new();
+    update.hash(&mut hasher);
     let strategy = &spec.update_strategy;
     // Pods below the partition are to keep their template.
     let kept = strategy.rolling_update.as_ref().and_then(|rolling| rolling.partition).unwrap_or(0);
@@ -130,7 +126,7 @@ fn seen(workload: &LeanWorkload) -> Seen {
         // Otherwise a pod may be added to the part that has the new template.
         tells_progress: is_current && status.replicas == wanted,
         is_settled: status.updated_replicas + old == wanted,
-        revision: Some(revision(update)),
+        revision: Some(Revision::Name(hasher.finish())),
         ..common
     }
 }

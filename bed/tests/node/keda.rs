@@ -68,21 +68,19 @@ async fn manifests(pages: &Pages) -> String {
     text.lines().map(line).collect::<String>().replace("PullPolicy: Always", "PullPolicy: Never")
 }
 
-/// The fewest replicas that `kedas/web` was to have.
-#[derive(Clone)]
-struct Fewest(Arc<Mutex<i64>>);
+/// How many replicas `kedas/web` was to have, each tenth of a second.
+#[derive(Clone, Default)]
+struct Replicas(Arc<Mutex<Vec<i64>>>);
 
-impl Fewest {
+impl Replicas {
     async fn watch(self, node: &Node) {
         let path = "/apis/apps/v1/namespaces/kedas/deployments/web/scale";
         loop {
-            if let Ok(text) = node.cluster.raw(path).await {
-                let scale: Value = serde_json::from_str(&text).expect("JSON");
-                // No replicas are left out.
-                let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
-                let mut fewest = self.0.lock().expect("no panic");
-                *fewest = replicas.min(*fewest);
-            }
+            let text = node.cluster.raw(path).await.expect("a scale");
+            let scale: Value = serde_json::from_str(&text).expect("JSON");
+            // No replicas are left out.
+            let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+            self.0.lock().expect("no panic").push(replicas);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
@@ -163,8 +161,8 @@ pub fn replaced(node: &'static Node) {
         // The threshold of 30 is passed no more.
         pods_of(node, "kedas", "night", 0).await;
 
-        let fewest = Fewest(Arc::new(Mutex::new(3)));
-        let watch = tokio::spawn(fewest.clone().watch(node));
+        let replicas = Replicas::default();
+        let watch = tokio::spawn(replicas.clone().watch(node));
         let started = Instant::now();
         for name in ["web", "night"] {
             run(&format!(
@@ -188,8 +186,12 @@ pub fn replaced(node: &'static Node) {
         load = Load::of_url(47, url);
         pods_of(node, "kedas", "web", 5).await;
         pods_of(node, "kedas", "night", 2).await;
+        // It ends by a failure alone.
+        assert!(!watch.is_finished());
         watch.abort();
-        assert_eq!(*fewest.0.lock().expect("no panic"), 3);
+        let replicas = std::mem::take(&mut *replicas.0.lock().expect("no panic"));
+        // As many as the load needed before it grew.
+        assert_eq!(replicas.iter().min(), Some(&3), "{replicas:?}");
         load.stop().await;
         run(&format!("kubectl delete -f {keda} --timeout=120s")).await;
         remove_namespace(node, "kedas").await;

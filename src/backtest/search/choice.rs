@@ -2,6 +2,7 @@
 
 use super::super::figures::Figures;
 use super::trial::{Limits, Recommendation, Trial};
+use super::variant::is_paced;
 use crate::time::UnixMillis;
 
 /// A gain that is less than this share of what is short is none.
@@ -42,8 +43,7 @@ impl Choice {
     /// The replica-hours that are allowed are those of a plain target within the budget. Where the present maximum or
     /// rules of scale-up may hold pods back, it is what the load needs with as much on top, if that is more.
     pub fn new(present: Trial, trials: &[Trial], limits: Limits, weeks: Weeks) -> Self {
-        let rules = present.spec.pointer("/behavior/scaleUp");
-        let is_held = present.is_capped() || rules.is_some_and(|rules| !rules.is_null());
+        let is_held = present.is_capped() || is_paced(&present.spec);
         let most = limits.most_headroom();
         let budget = |of: fn(&Trial) -> &Figures| {
             let plain = trials.iter().filter(|trial| trial.nominal <= most);

@@ -111,12 +111,18 @@ pub fn search(
             // What is not enough by itself may be with another.
             None => trials.iter().filter(|trial| trial.is_plain).chain([&now]).cloned().collect(),
         };
+        let is_kept = match further {
+            Further::Maximum => limits.keep.max,
+            Further::ScaleUp => limits.keep.scale_up,
+            Further::Minimum => limits.keep.min || choice.is_doubtful || length < WEEK_MS,
+        };
+        if is_kept {
+            continue;
+        }
         let variant = |base: &Trial| match further {
-            Further::Maximum if limits.keep.max || !base.is_capped() => None,
+            Further::Maximum if !base.is_capped() => None,
             Further::Maximum => variant::maximum(&Variant::of(base), &needs),
-            Further::ScaleUp if limits.keep.scale_up => None,
             Further::ScaleUp => variant::scale_up(&Variant::of(base)),
-            Further::Minimum if limits.keep.min || choice.is_doubtful || length < WEEK_MS => None,
             Further::Minimum => variant::minimum(&Variant::of(base), &needs),
         };
         trials.extend(try_all(bases.iter().filter_map(variant).collect()));
@@ -130,7 +136,7 @@ pub fn search(
     Ok(choice.recommend(trials, split, most_needed))
 }
 
-/// What is tried on the best of all targets, windows and schedules.
+/// What is tried on the best of all targets, rules of scale-down, tolerances and schedules.
 #[derive(Clone, Copy, Debug)]
 enum Further {
     Maximum,

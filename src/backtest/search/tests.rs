@@ -240,7 +240,61 @@ fn rules_of_scale_up_that_are_too_slow_are_left_out() {
     let found = searched_from(&slow, None, &office_hours(1.0), limits);
     let chosen = found.recommended.expect(&found.reason);
     assert!(chosen.label.contains("scale-up as by default"), "{}", chosen.label);
-    assert!(chosen.spec["behavior"].get("scaleUp").is_none());
+    assert!(chosen.spec["behavior"]["scaleUp"].get("policies").is_none());
+}
+
+#[test]
+fn policies_of_scale_down_that_are_too_slow_are_replaced_and_those_that_disable_it_are_not() {
+    let mut slow = spec();
+    let policies = json!([{"type": "Pods", "value": 1, "periodSeconds": 1800}]);
+    slow["behavior"] = json!({"scaleDown": {"policies": policies}});
+    let limits = Limits { under_minutes: Some(300.0), ..LIMITS };
+    let found = searched_from(&slow, None, &office_hours(1.0), limits);
+    let chosen = found.recommended.expect(&found.reason);
+    assert_ne!(chosen.spec["behavior"]["scaleDown"]["policies"], policies, "{}", chosen.label);
+    assert!(chosen.shown().replica_hours < found.present.shown().replica_hours, "{}", chosen.label);
+    // With a policy of its own a trial has no other one.
+    for trial in &found.others {
+        let rules = &trial.spec["behavior"]["scaleDown"];
+        assert!(trial.label.contains("a minute") == (rules["policies"][0]["type"] == "Percent"));
+    }
+    let keep = Keep { scale_down: true, ..LIMITS.keep };
+    slow["behavior"]["scaleDown"]["selectPolicy"] = json!("Disabled");
+    for (spec, keep) in [(&slow, LIMITS.keep), (&slow, keep)] {
+        let found = searched_from(spec, None, &office_hours(1.0), Limits { keep, ..LIMITS });
+        for trial in found.others.iter().chain(&found.recommended) {
+            assert_eq!(trial.spec["behavior"]["scaleDown"], slow["behavior"]["scaleDown"]);
+        }
+    }
+}
+
+#[test]
+fn a_tolerance_is_tried_where_scale_up_is_not_kept_and_outlives_the_rules() {
+    let tolerances = |found: &Recommendation| -> Vec<String> {
+        let trials = found.others.iter().chain(&found.recommended);
+        let tolerance =
+            |trial: &Trial| trial.spec["behavior"]["scaleUp"]["tolerance"].as_str().map(Into::into);
+        trials.filter_map(tolerance).collect()
+    };
+    let found = searched(&waves(), LIMITS);
+    let chosen = found.recommended.as_ref().expect(&found.reason);
+    assert!(chosen.label.contains("scale-up tolerance"), "{}", chosen.label);
+    let eight = found.others.iter().find(|trial| trial.is_plain && trial.nominal == 8.0);
+    let [chosen, eight] = [Some(chosen), eight].map(|trial| trial.expect("one").tuned.clone());
+    assert!(chosen.replica_hours <= eight.replica_hours * 1.000_001);
+    assert!(chosen.under_pod_minutes < eight.under_pod_minutes * 0.9);
+    let keep = Keep { scale_up: true, ..LIMITS.keep };
+    assert!(tolerances(&searched(&waves(), Limits { keep, ..LIMITS })).is_empty());
+    let mut held = spec();
+    held["behavior"]["scaleUp"]["policies"] =
+        json!([{"type": "Pods", "value": 1, "periodSeconds": 1800}]);
+    let found =
+        searched_from(&held, None, &office_hours(1.0), Limits { budget: Some(40.0), ..LIMITS });
+    let both = found.others.iter().chain(&found.recommended).find(|trial| {
+        trial.label.contains("tolerance") && trial.label.contains("scale-up as by default")
+    });
+    let rules = &both.expect("a trial with both").spec["behavior"]["scaleUp"];
+    assert!(rules["policies"].is_null() && rules["tolerance"].is_string(), "{rules}");
 }
 
 #[test]

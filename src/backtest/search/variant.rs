@@ -11,6 +11,12 @@ use std::collections::BTreeMap;
 const HEADROOM: [f64; 8] = [0.0, 2.0, 5.0, 8.0, 12.0, 16.0, 20.0, 30.0];
 /// The stabilization windows of scale-down that are tried, in seconds.
 const DOWN_WINDOWS: [i64; 4] = [120, 300, 600, 900];
+/// The tolerances of scale-up that are tried: by default a load up to a tenth above the target changes nothing.
+const UP_TOLERANCES: [f64; 2] = [0.05, 0.02];
+/// The percent of the pods that may go in a minute, which are tried with [`STEPS_WINDOW`].
+const DOWN_STEPS: [i64; 2] = [10, 20];
+/// The stabilization window of a scale-down by steps, in seconds.
+const STEPS_WINDOW: i64 = 60;
 /// The windows of a schedule, in hours of UTC: each of these has its own minimum.
 const SLOT_HOURS: i64 = 3;
 /// The share of the time in which the load needs fewer pods than a minimum that is tried.
@@ -76,19 +82,54 @@ pub fn targets(present: &Candidate, spec: &Value, limits: &Limits) -> Result<Vec
     Ok(variants)
 }
 
-/// A target with other windows of scale-down, and with minimums by the time of day.
+/// A target with other rules of scale-down, other tolerances of scale-up, and minimums by the time of day.
 pub fn variants(plain: &Variant, schedules: &[Value], limits: &Limits) -> Vec<Variant> {
-    let mut variants = Vec::new();
-    let windows = if limits.keep.scale_down { &[] } else { DOWN_WINDOWS.as_slice() };
-    for window in windows {
-        variants.push(plain.and(&format!("scale-down window {window} s"), |spec| {
-            spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = json!(window);
-        }));
-    }
+    let mut variants = if limits.keep.scale_down { Vec::new() } else { scale_down(plain) };
     if !schedules.is_empty() {
         variants.push(plain.and("a minimum by the time of day", |spec| {
             spec["schedules"] = Value::Array(schedules.to_vec());
         }));
+    }
+    let tolerances = if limits.keep.scale_up { &[] } else { UP_TOLERANCES.as_slice() };
+    let tolerant = |base: &Variant, tolerance: f64| {
+        base.and(&format!("scale-up tolerance {} %", 100.0 * tolerance), |spec| {
+            spec["behavior"]["scaleUp"]["tolerance"] = json!(tolerance.to_string());
+        })
+    };
+    let bases: Vec<Variant> = [plain].into_iter().chain(&variants).cloned().collect();
+    for tolerance in tolerances {
+        variants.extend(bases.iter().map(|base| tolerant(base, *tolerance)));
+    }
+    variants
+}
+
+/// Other windows of scale-down, scale-down by steps, and without policies. One that never scales down does so for a reason.
+fn scale_down(plain: &Variant) -> Vec<Variant> {
+    let rules = &plain.spec["behavior"]["scaleDown"];
+    if rules["selectPolicy"] == "Disabled" {
+        return Vec::new();
+    }
+    let window = |seconds: i64| {
+        plain.and(&format!("scale-down window {seconds} s"), |spec| {
+            spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = json!(seconds);
+        })
+    };
+    let drop_policies = |spec: &mut Value| {
+        if let Some(rules) = spec["behavior"]["scaleDown"].as_object_mut() {
+            rules.retain(|field, _| !["policies", "selectPolicy"].contains(&&**field));
+        }
+    };
+    let steps = |percent: &i64| {
+        window(STEPS_WINDOW).and(&format!("{percent} % a minute"), |spec| {
+            drop_policies(spec);
+            spec["behavior"]["scaleDown"]["policies"] =
+                json!([{"type": "Percent", "value": percent, "periodSeconds": 60}]);
+        })
+    };
+    let mut variants: Vec<Variant> = DOWN_WINDOWS.map(window).into();
+    variants.extend(DOWN_STEPS.iter().map(steps));
+    if !rules["policies"].is_null() || !rules["selectPolicy"].is_null() {
+        variants.push(plain.and("scale-down without policies", drop_policies));
     }
     variants
 }
@@ -115,14 +156,27 @@ pub fn maximum(base: &Variant, needs: &[i64]) -> Option<Variant> {
     Some(base.and(&format!("maxReplicas {raised}"), |spec| spec["maxReplicas"] = json!(raised)))
 }
 
-/// The rules of scale-up by default, if the spec has others. One that never scales up does so for a reason.
+/// The fields of a direction of `behavior` that say how fast it goes.
+const PACE: [&str; 3] = ["policies", "selectPolicy", "stabilizationWindowSeconds"];
+
+/// Whether rules of scale-up hold it back, or may. A tolerance does not.
+pub fn is_paced(spec: &Value) -> bool {
+    let rules = &spec["behavior"]["scaleUp"];
+    PACE.iter().any(|field| !rules[field].is_null())
+}
+
+/// Scale-up at the pace that it has by default, if the spec has another one. One that never scales up does so for a reason.
 pub fn scale_up(base: &Variant) -> Option<Variant> {
-    let rules = base.spec.pointer("/behavior/scaleUp").filter(|rules| !rules.is_null())?;
-    if rules["selectPolicy"] == "Disabled" {
+    if !is_paced(&base.spec) || base.spec["behavior"]["scaleUp"]["selectPolicy"] == "Disabled" {
         return None;
     }
     Some(base.and("scale-up as by default", |spec| {
-        let _ = spec["behavior"].as_object_mut().map(|behavior| behavior.remove("scaleUp"));
+        let behavior = spec["behavior"].as_object_mut().expect("it has rules");
+        let rules = behavior["scaleUp"].as_object_mut().expect("it has rules");
+        rules.retain(|field, _| !PACE.contains(&&**field));
+        if rules.is_empty() {
+            behavior.remove("scaleUp");
+        }
     }))
 }
 

@@ -157,6 +157,17 @@ fn found_for(
             kind => format!("it becomes an Autoscaler: delete the {kind} when that is made"),
         });
     }
+    let is_upstreams = |chosen: &Trial| match &*subject.kind {
+        "HorizontalPodAutoscaler" => rewritten::is_kept(subject, &chosen.spec),
+        _ => spec["executor"] == "NativeHPA",
+    };
+    let has_tolerance = |chosen: &Trial| {
+        let tolerance = |spec: &Value| spec.pointer("/behavior/scaleUp/tolerance").cloned();
+        tolerance(&chosen.spec) != tolerance(spec)
+    };
+    if chosen.is_some_and(|chosen| is_upstreams(chosen) && has_tolerance(chosen)) {
+        warnings.push("a HorizontalPodAutoscaler has behavior.scaleUp.tolerance from Kubernetes 1.35 on (1.33 with the feature gate HPAConfigurableTolerance), and those before drop it: --keep scale-up does without".to_owned());
+    }
     let object = chosen.map(|chosen| rewritten::object(subject, &chosen.spec, &carries));
     Ok(Found { recommendation, reproduction, reproduced, carries, span, warnings, object })
 }
