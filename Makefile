@@ -20,8 +20,8 @@ all-parts: ## Build those that only some tests need, too
 test: ## Everything CI runs; how long each part took
 	@tests/timed $(PARTS)
 
-test-all: ## That, and what takes longer: Thanos, the oldest Kubernetes, all tests on a node, whether the known faults still apply, MINUTES=5 of soak, the benchmark in small, SECONDS=60 of fuzzing each target
-	@NODE=$(or $(NODE),optional) MINUTES=$(or $(MINUTES),5) SEEDS=$(or $(SEEDS),8) tests/timed $(filter-out test-node-short,$(PARTS)) thanos oldest test-node mutations-apply bench-smoke soak fuzz
+test-all: ## That, and what takes longer: Thanos, the oldest Kubernetes, all tests on a node, whether the known faults still apply, the benchmark in small, what the ledger adds to a decision, MINUTES=5 of soak, SECONDS=60 of fuzzing each target
+	@NODE=$(or $(NODE),optional) MINUTES=$(or $(MINUTES),5) SEEDS=$(or $(SEEDS),8) tests/timed $(filter-out test-node-short,$(PARTS)) thanos oldest test-node mutations-apply bench-smoke bench-decide soak fuzz
 
 PARTS := lint licenses unit conformance simulate-fixed all-parts e2e test-node-short
 
