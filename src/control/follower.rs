@@ -3,7 +3,6 @@
 
 use super::context::{ControllerContext, SyncResult};
 use super::evaluate::Evaluation;
-use super::schedules;
 use super::state::AutoscalerState;
 use super::status;
 use crate::hpa::Outcome;
@@ -27,7 +26,6 @@ pub fn apply(
             Outcome::Hold | Outcome::Failed => target.replicas.spec_replicas,
         };
     }
-    schedules::events(context.spec, &mut state.active, status.schedule.as_ref(), at);
     let rendered = status::render(&status, context.spec, None);
     ctx.live.set(autoscaler, Arc::new(rendered));
     SyncResult::Followed

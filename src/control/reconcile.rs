@@ -42,11 +42,16 @@ pub async fn reconcile(
             let record = ctx.cluster.read(|index| index.autoscaler(&autoscaler.key))?;
             let spec = record.parsed.as_ref().ok().map(|parsed| &parsed.scaling.spec);
             let of_object = || record.status.clone();
+            let begins = !state.belongs_to(&record.uid, term);
             if load_status_for_term(ctx, autoscaler, (&record.uid, spec), term, of_object, state)
                 .await
                 .is_err()
             {
                 return Some(SyncResult::Failed);
+            }
+            if begins {
+                // What the leader before has told of.
+                state.active.clone_from(&record.windows);
             }
             Some(sync_autoscaler(ctx, token, autoscaler, &record, state).await)
         }

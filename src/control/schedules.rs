@@ -10,7 +10,7 @@ use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use std::time::Duration;
 
-/// How long ago a window may have begun that the first decision of a process says so.
+/// How long ago a window may have begun that is told of where no status says which ones are known.
 const RECENT_MS: i64 = 60_000;
 
 /// The time between two decisions during a ramp, if the period is longer.
@@ -18,6 +18,11 @@ const RAMP_PERIOD_MS: i64 = 15_000;
 
 fn time(ms: UnixMillis) -> Option<Time> {
     Timestamp::from_second(ms.div_euclid(1000)).ok().map(Time)
+}
+
+/// Without what a status has no place for.
+const fn seconds(ms: UnixMillis) -> UnixMillis {
+    ms - ms.rem_euclid(1000)
 }
 
 fn name(schedules: &Schedules, index: usize) -> String {
@@ -77,9 +82,8 @@ pub fn column(status: &ScheduleStatus) -> String {
     bounds.into_iter().flatten().collect::<Vec<_>>().join(", ")
 }
 
-/// The events of windows that began or ended since the last decision, whose windows `known` has. The
-/// first decision of a process knows of none, and tells only of those that have just begun, by the clock that windows
-/// go by.
+/// The events of windows that began or ended since the last decision, whose windows `known` has: of the first one in a
+/// lease term those of the status. Without it only of those that have just begun, by the clock that windows go by.
 pub fn events(
     spec: &Spec,
     known: &mut Option<Vec<(String, UnixMillis)>>,
@@ -87,8 +91,10 @@ pub fn events(
     at: DecisionTime,
 ) -> Vec<Event> {
     let active: &[ActiveWindow] = moment.map_or(&[], |moment| &moment.active);
-    let windows: Vec<(String, UnixMillis)> =
-        active.iter().map(|one| (name(&spec.schedules, one.index), one.begin_ms)).collect();
+    let windows: Vec<(String, UnixMillis)> = active
+        .iter()
+        .map(|one| (name(&spec.schedules, one.index), seconds(one.begin_ms)))
+        .collect();
     let event = |reason, message| Event { kind: EventKind::Normal, reason, message };
     let mut events = Vec::new();
     let before = known.as_deref().unwrap_or_default();
@@ -181,23 +187,28 @@ mod tests {
     fn a_window_is_told_of_when_it_begins_and_when_it_ends() {
         let spec = spec();
         let mut known = None;
-        let mut told = |time: &str| -> Vec<&'static str> {
+        let told = |known: &mut _, time: &str| -> Vec<&'static str> {
             // The wall clock may be behind, or ahead.
             let at = DecisionTime { wall: 0, process: 0, server: ms(time) };
             let moment = spec.moment(at.server);
-            let events = events(&spec, &mut known, moment.as_ref(), at);
+            let events = events(&spec, known, moment.as_ref(), at);
             events.iter().map(|event| event.reason).collect()
         };
         // A process that starts within a window does not tell of it again.
-        assert_eq!(told("2026-11-26T12:00:00Z"), [""; 0]);
-        assert_eq!(told("2026-11-26T18:00:00Z"), ["ScheduleEnded"]);
-        assert_eq!(told("2026-11-27T08:00:05Z"), ["ScheduleStarted"]);
-        assert_eq!(told("2026-11-27T12:00:00Z"), ["ScheduleStarted"]);
+        assert_eq!(told(&mut known, "2026-11-26T12:00:00Z"), [""; 0]);
+        assert_eq!(told(&mut known, "2026-11-26T18:00:00Z"), ["ScheduleEnded"]);
+        assert_eq!(told(&mut known, "2026-11-27T08:00:05Z"), ["ScheduleStarted"]);
+        assert_eq!(told(&mut known, "2026-11-27T12:00:00Z"), ["ScheduleStarted"]);
         // Windows that follow each other while nothing was decided.
         assert_eq!(
-            told("2026-11-28T08:00:00Z"),
+            told(&mut known, "2026-11-28T08:00:00Z"),
             ["ScheduleEnded", "ScheduleEnded", "ScheduleStarted"]
         );
+        // A leader that follows one knows what the status has.
+        known = Some(vec![("peak".to_owned(), ms("2026-11-28T08:00:00Z"))]);
+        assert_eq!(told(&mut known, "2026-11-28T09:00:00Z"), [""; 0]);
+        known = Some(Vec::new());
+        assert_eq!(told(&mut known, "2026-11-28T09:00:00Z"), ["ScheduleStarted"]);
         known = None;
         let now = ms("2026-11-29T08:00:30Z");
         let at = DecisionTime { wall: now + 600_000, process: 0, server: now };

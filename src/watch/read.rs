@@ -3,7 +3,9 @@
 use super::lean::Lean;
 use super::pods::{Owner, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScalingSpec};
-use crate::crd::{AutoscalerSpec, CustomMetric, ReadError, ResourceMetric, WarmUp};
+use crate::crd::{
+    AutoscalerSpec, CustomMetric, ReadError, ResourceMetric, ScheduleStatus, ScheduleWindow, WarmUp,
+};
 use crate::hpa::schedule;
 use crate::hpa::{
     MetricOptions, MetricSource, Phase, PodContainer, Ready, Requests, ResourceList, Spec, Status,
@@ -109,6 +111,7 @@ pub type LeanHpa = Lean<HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStat
 /// is the same: most events change only the status.
 pub fn autoscaler(object: LeanAutoscaler, known: Option<&AutoscalerRecord>) -> AutoscalerRecord {
     let ObjectMeta { name, namespace, uid, generation, .. } = object.metadata;
+    let schedule = ScheduleStatus::deserialize(&object.status["schedule"]).ok();
     let status: Option<HorizontalPodAutoscalerStatus> = serde_json::from_value(object.status).ok();
     let [name, namespace] = [name, namespace].map(Option::unwrap_or_default);
     let uid = uid.unwrap_or_default();
@@ -122,6 +125,11 @@ pub fn autoscaler(object: LeanAutoscaler, known: Option<&AutoscalerRecord>) -> A
         uid,
         generation,
         status: status.as_ref().map(Status::from_api).unwrap_or_default(),
+        windows: schedule.map(|schedule| {
+            let window =
+                |window: ScheduleWindow| Some((window.name, window.since?.0.as_millisecond()));
+            schedule.active.into_iter().filter_map(window).collect()
+        }),
     }
 }
 

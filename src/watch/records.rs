@@ -53,6 +53,8 @@ pub struct AutoscalerRecord {
     pub parsed: Result<Arc<ParsedSpec>, ReadError>,
     /// The status.
     pub status: Status,
+    /// The schedules that are active by its status, and since when; none where it says nothing of schedules.
+    pub windows: Option<Vec<(String, UnixMillis)>>,
 }
 
 /// The spec of an Autoscaler, parsed once per generation.

@@ -151,7 +151,29 @@ fn a_follower_has_the_scaling_history_when_the_leader_is_killed() {
     });
 }
 
-/// The new leader knows the window from its own evaluations: it holds the bound at once, and says nothing again.
+/// The events of the schedules of the namespace `window`, and how often.
+async fn told_of_schedules(cluster: &Cluster) -> Result<Vec<(String, u64)>, String> {
+    let events = ["-n", "window", "get", "events", "-o", "json"];
+    let events: serde_json::Value =
+        serde_json::from_str(&cluster.kubectl(&events).await).expect("JSON");
+    let events = events["items"].as_array().expect("a list").iter();
+    let of_window = events
+        .filter(|e| {
+            e["involvedObject"]["kind"] == "Autoscaler"
+                && e["reason"].to_string().contains("Schedule")
+        })
+        .map(|event| {
+            let count = event["count"].as_u64().or(event["series"]["count"].as_u64());
+            (event["reason"].to_string(), count.unwrap_or(1))
+        });
+    let told: Vec<_> = of_window.collect();
+    match told.is_empty() {
+        true => Err("nothing was told".to_owned()),
+        false => Ok(told),
+    }
+}
+
+/// The new leader knows the window from the status: it holds the bound at once, and says nothing again.
 #[test]
 fn a_window_of_a_schedule_goes_on_when_the_leader_is_killed() {
     on_two_replicas(async |cluster, a, _| {
@@ -166,28 +188,15 @@ fn a_window_of_a_schedule_goes_on_when_the_leader_is_killed() {
         );
         ns.autoscaler_with("Deployment", "web", &fields).await;
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 3).await;
-        let told = async || {
-            let events = ["-n", "window", "get", "events", "-o", "json"];
-            let events: serde_json::Value =
-                serde_json::from_str(&cluster.kubectl(&events).await).expect("JSON");
-            let events = events["items"].as_array().expect("a list").iter();
-            let of_window = events
-                .filter(|e| {
-                    e["involvedObject"]["kind"] == "Autoscaler"
-                        && e["reason"].to_string().contains("Schedule")
-                })
-                .map(|event| {
-                    let count = event["count"].as_u64().or(event["series"]["count"].as_u64());
-                    (event["reason"].to_string(), count.unwrap_or(1))
-                });
-            let told: Vec<_> = of_window.collect();
-            match told.is_empty() {
-                true => Err("nothing was told".to_owned()),
-                false => Ok(told),
-            }
-        };
-        let before = eventually("its begin is told", SOON, &told).await;
+        let before =
+            eventually("its begin is told", SOON, async || told_of_schedules(cluster).await).await;
         assert_eq!(before, [("\"ScheduleStarted\"".to_owned(), 1)]);
+        eventually("the status has it", SOON, async || {
+            let status = ns.get("autoscaler", "web").await?["status"].clone();
+            let is_active = status["schedule"]["active"][0]["name"] == "sale";
+            if is_active { Ok(()) } else { Err(status.to_string()) }
+        })
+        .await;
         a.process.signal("KILL");
         leads(cluster, "b", TAKEN_OVER).await;
         let led = Instant::now();
@@ -195,7 +204,7 @@ fn a_window_of_a_schedule_goes_on_when_the_leader_is_killed() {
             assert_eq!(ns.replicas("Deployment", "web").await, 3, "after {:?}", led.elapsed());
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
-        assert_eq!(told().await.expect("events"), before);
+        assert_eq!(told_of_schedules(cluster).await.expect("events"), before);
     });
 }
 
@@ -346,5 +355,38 @@ fn a_frozen_cluster_is_evaluated_and_not_scaled() {
         cluster.kubectl(&["-n", "plimsoll", "annotate", "lease", "plimsoll", thaw]).await;
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas > 1).await;
         ns.wait_condition("web", "Frozen", SOON, |c| c["status"] == "False").await;
+    });
+}
+
+#[test]
+fn a_window_that_begins_while_nobody_leads_is_told_of() {
+    on_two_replicas(async |cluster, a, b| {
+        let ns = Namespace::new(cluster, "window").await;
+        ns.deployment("web", 1, "queue 1").await;
+        let now = jiff::Timestamp::now();
+        let window = |from: i64| {
+            let [from, until] =
+                [from, 7_200].map(|after| now + jiff::SignedDuration::from_secs(after));
+            format!(
+                "maxReplicas: 5, syncPeriodSeconds: 1, customMetrics: [{{metricName: queue, averageValue: 10}}], \
+                 schedules: [{{name: sale, from: '{from}', until: '{until}', minReplicas: 3}}]"
+            )
+        };
+        ns.autoscaler_with("Deployment", "web", &window(3_600)).await;
+        eventually("the status has no window", SOON, async || {
+            let status = ns.get("autoscaler", "web").await?["status"].clone();
+            let is_known = status["schedule"]["minReplicas"] == 1;
+            if is_known { Ok(()) } else { Err(status.to_string()) }
+        })
+        .await;
+        b.process.signal("STOP");
+        a.process.signal("KILL");
+        // Long enough ago that a process would not tell of it without the status.
+        ns.autoscaler_with("Deployment", "web", &window(-3_600)).await;
+        b.process.signal("CONT");
+        leads(cluster, "b", TAKEN_OVER).await;
+        let told =
+            eventually("its begin is told", SOON, async || told_of_schedules(cluster).await).await;
+        assert_eq!(told, [("\"ScheduleStarted\"".to_owned(), 1)]);
     });
 }
