@@ -73,6 +73,8 @@ pub struct Measure {
     unit: f64,
     /// The target is a utilization.
     pub is_utilization: bool,
+    /// It is said to be a load, whatever its name says.
+    pub is_load: bool,
 }
 
 /// What a metric has one value for.
@@ -373,6 +375,7 @@ impl Measure {
             pod_carries: None,
             unit: 1.0,
             is_utilization: false,
+            is_load: false,
         };
         let average = |milli: i64| written.unwrap_or(milli as f64 / 1000.0);
         let resource = |name: &str, container: Option<&String>, target: ResourceTarget| {

@@ -63,7 +63,9 @@ const UNITS: [&str; 5] = ["seconds", "ms", "millis", "milliseconds", "time"];
 const STATISTICS: [&str; 8] = ["avg", "average", "mean", "median", "max", "min", "current", "last"];
 const LOADS: [&str; 2] = ["cpu", "per"];
 /// Who is active whatever the pods do.
-const PEOPLE: [&str; 3] = ["users", "players", "viewers"];
+const PEOPLE: [&str; 4] = ["users", "players", "viewers", "sessions"];
+/// What makes a load of any amount: so much in a time.
+const RATES: [&str; 5] = ["rate", "per_second", "per_minute", "arrivals", "arrived"];
 
 impl Candidate {
     /// Refuses metrics that answer to scaling. `totals` has the queries that are asked in place of metrics'.
@@ -74,11 +76,12 @@ impl Candidate {
         let feedback = |metric: &Measure| {
             // A name of several metrics is refused where its query is asked.
             let total = self.given(metric, totals).ok().flatten();
+            let total = total.filter(|_| !metric.is_load);
             metric.feedback(of_name).or_else(|| total.and_then(|total| of_query(total, of_name)))
         };
         match self.metrics.iter().find_map(feedback) {
             Some(why) => Err(format!(
-                "{}: {why}: it answers to scaling, so that what was recorded with one number of pods says nothing of another; scale on the load itself, such as the rate of what arrives, or name a model of it (plimsoll backtest --feedback queue)",
+                "{}: {why}: it answers to scaling, so that what was recorded with one number of pods says nothing of another; scale on the load itself, such as the rate of what arrives, name a model of it (plimsoll backtest --feedback queue), or say that it is a load (--load-metric)",
                 self.name
             )),
             None if self.metrics.iter().all(Measure::is_memory) => Err(format!(
@@ -112,6 +115,9 @@ impl Measure {
 
     /// Why it answers to scaling, if it probably does by its name or the names in its query.
     fn feedback(&self, of_name: OfName) -> Option<String> {
+        if self.is_load {
+            return None;
+        }
         let query = self.query.as_ref();
         match query.and_then(|query| query.query.as_deref()) {
             Some(text) => of_query(text, of_name),
@@ -136,7 +142,12 @@ fn of_query(text: &str, of_name: OfName) -> Option<String> {
 }
 
 fn of_name(name: &str) -> Option<String> {
-    of_time_or_share(name).or_else(|| found(name, AMOUNTS.into_iter().find(is_in(&words(name)))))
+    let amount = || {
+        let words = words(name);
+        let is_rate = RATES.iter().any(is_in(&words));
+        AMOUNTS.into_iter().find(is_in(&words)).filter(|_| !is_rate)
+    };
+    of_time_or_share(name).or_else(|| found(name, amount()))
 }
 
 fn of_time_or_share(name: &str) -> Option<String> {
@@ -174,7 +185,12 @@ fn words(name: &str) -> String {
     }
     let mut words = lower + "_";
     // How busy CPUs are is what the load makes of them.
-    for (of, as_one) in [("in_flight", "inflight"), ("cpu_utilization", "cpu_usage")] {
+    for (of, as_one) in [
+        ("in_flight", "inflight"),
+        ("cpu_utilization", "cpu_usage"),
+        ("_over_time_", "_"),
+        ("_real_time_", "_"),
+    ] {
         words = words.replace(of, as_one);
     }
     if PEOPLE.iter().any(is_in(&words)) {
@@ -221,6 +237,11 @@ mod tests {
             "active_users",
             "concurrent_players",
             "websocket_connections",
+            "active_sessions",
+            "requests_over_time",
+            "page_views_real_time",
+            "queue_arrival_rate",
+            "message_queue_arrivals_per_second",
         ] {
             assert_eq!(refused(load, None, None), None, "{load}");
         }

@@ -1,16 +1,19 @@
 //! What was recorded of a workload: the load of its metrics, and its replicas.
 
 use super::load::{Areas, Cursor, Load};
+use super::saturation::LowConfidence;
 use super::source::Source;
 use crate::time::UnixMillis;
 
 /// What was recorded of an autoscaler's workload.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Recorded {
     /// For each metric, its value for all of the workload, at the times of a grid.
     pub loads: Vec<Load>,
     /// The distance of these times, in ms.
     pub step: i64,
+    /// The parts of it that were probably cut off while pods started.
+    pub cut_off: Vec<LowConfidence>,
 }
 
 impl Recorded {
@@ -44,7 +47,8 @@ impl Recorded {
         to: Option<UnixMillis>,
     ) -> Result<Self, String> {
         let loads = self.loads.iter().map(|load| load.between(from, to));
-        Ok(Self { loads: loads.collect::<Result<_, _>>()?, step: self.step })
+        let cut_off = self.cut_off.clone();
+        Ok(Self { loads: loads.collect::<Result<_, _>>()?, step: self.step, cut_off })
     }
 
     /// The source of a run.

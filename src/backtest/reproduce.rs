@@ -316,7 +316,7 @@ mod tests {
         let candidate = Candidate::new("web", "shop", spec).unwrap();
         let points = replicas.iter().zip(0..);
         let points = points.map(|(replicas, tick)| (tick * period, *replicas as f64 * 10.0, false));
-        (candidate, Recorded { loads: vec![Load::of(points)], step: period })
+        (candidate, Recorded { loads: vec![Load::of(points)], step: period, ..Recorded::default() })
     }
 
     fn options() -> Options {

@@ -331,7 +331,7 @@ mod tests {
         };
         // CPU needs two pods, and the requests six.
         let loads = vec![minutes(2.0, 0..0), minutes(60.0, 20..70)];
-        let trace = Trace::Recorded(Recorded { loads, step: 60_000 });
+        let trace = Trace::Recorded(Recorded { loads, step: 60_000, ..Recorded::default() });
         let run = trace.run(&both, &options()).unwrap();
         assert_eq!(run.replicas, [(0, 6, 6)]);
         assert_eq!(run.minutes, Minutes { counted: 100.0, known: 50.0 });

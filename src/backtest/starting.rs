@@ -14,8 +14,10 @@ const BEFORE_MS: i64 = 60_000;
 const SAME: f64 = 0.03;
 const AFTER_MS: i64 = 120_000;
 const MORE: f64 = 1.1;
-/// That is seen so often at least, and as great a share of it is this near to one level, which is the limit.
+/// That is seen so often at least, so many times as often as that each carries less, and as great a share of it is this
+/// near to one level, which is the limit.
 const LEAST: usize = 3;
+const TIMES_LESS: usize = 2;
 const MOST_OF_THEM: f64 = 0.8;
 const NEAR: f64 = 0.04;
 /// More than this multiple of the limit is carried in as small a share of the rows at most.
@@ -62,22 +64,25 @@ fn cut_off(load: &Load, ready: &Replicas) -> Vec<LowConfidence> {
 /// What a pod carries at most, if it shows when more become ready.
 fn limit(rows: &[Row]) -> Option<f64> {
     let is_near = |one: f64, other: f64, share: f64| (one - other).abs() <= other * share;
-    let stays = |index: usize| {
+    // What each pod carries at a steady rise, and whether it stays as much.
+    let rise = |index: usize| {
         let row = rows[index];
         let before = rows[..index].iter().rposition(|one| one.time <= row.time - BEFORE_MS)?;
         let is_steady = rows[before..index].iter().all(|one| one.ready == row.ready)
             && is_near(rows[before].of_pod, row.of_pod, STEADY);
         let after = rows[index + 1..].iter();
-        let mut after = after.take_while(|one| one.time <= row.time + AFTER_MS);
-        let stays = |one: &Row| {
-            one.ready as f64 >= MORE * row.ready as f64 && is_near(one.of_pod, row.of_pod, SAME)
-        };
-        (is_steady && row.of_pod > 0.0 && after.any(stays)).then_some(row.of_pod)
+        let after = after.take_while(|one| one.time <= row.time + AFTER_MS);
+        let more = after.filter(|one| one.ready as f64 >= MORE * row.ready as f64);
+        let stays = more.map(|one| is_near(one.of_pod, row.of_pod, SAME));
+        let stays = stays.reduce(|one, other| one || other)?;
+        (is_steady && row.of_pod > 0.0).then_some((row.of_pod, stays))
     };
     let rises = rows.windows(2).enumerate().filter(|(_, pair)| pair[1].ready > pair[0].ready);
-    let mut carried: Vec<f64> = rises.filter_map(|(index, _)| stays(index)).collect();
+    let rises: Vec<(f64, bool)> = rises.filter_map(|(index, _)| rise(index)).collect();
+    let mut carried: Vec<f64> =
+        rises.iter().filter_map(|(carried, stays)| stays.then_some(*carried)).collect();
     let count = carried.len();
-    if count < LEAST {
+    if count < LEAST || count < TIMES_LESS * (rises.len() - count) {
         return None;
     }
     let limit = *carried.select_nth_unstable_by(count / 2, f64::total_cmp).1;
@@ -150,6 +155,38 @@ mod tests {
             let all = load.points().filter(|(time, _)| is_marked(&time)).count();
             assert!(all * 10 <= cut.len() * 13, "{times}: {all} of {}", cut.len());
             assert!(parts[0].reason.starts_with("each ready pod carries "), "{}", parts[0].reason);
+        }
+    }
+
+    /// Growth by a few percent a minute, which is about as fast as pods are added.
+    #[test]
+    fn load_that_grows_as_fast_as_pods_start_is_not_marked() {
+        for (percent, seed) in
+            [2.0, 3.0, 4.0].into_iter().flat_map(|one| [(one, 1), (one, 2), (one, 3)])
+        {
+            for noise in [0.005, 0.01, 0.02] {
+                let mut random = seed * 0x9e37_79b9_7f4a_7c15_u64;
+                let mut normal = || {
+                    let twelve = (0..12).map(|_| {
+                        random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                        (random >> 33) as f64 / f64::from(1_u32 << 31)
+                    });
+                    twelve.sum::<f64>() - 6.0
+                };
+                let growth = 1.0 + percent / 100.0;
+                let asked: Vec<f64> = (0..7 * 1_440)
+                    .map(|minute: i32| {
+                        let level = f64::min(growth.powi(minute % 180), 5.0);
+                        let level = if minute % 180 < 150 { level } else { 1.0 };
+                        120.0 * level * (1.0 + noise * normal())
+                    })
+                    .collect();
+                for starts in [1, 2] {
+                    let (load, ready, _) = recorded(&asked, starts, f64::INFINITY);
+                    let parts = cut_off(&load, &ready);
+                    assert_eq!(parts, [], "{percent} {noise} {seed} {starts}");
+                }
+            }
         }
     }
 

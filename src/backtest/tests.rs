@@ -357,13 +357,13 @@ fn nothing_is_tried_where_one_of_several_metrics_is_not_known() {
         Load::of(range.map(|minute| (minute * 60_000, value, false)))
     };
     let loads = vec![minutes(0..100, 2.0), minutes(60..130, 60.0)];
-    let trace = Trace::Recorded(Recorded { loads, step: 60_000 });
+    let trace = Trace::Recorded(Recorded { loads, step: 60_000, ..Recorded::default() });
     assert_eq!((trace.first(), trace.last()), (60 * 60_000, 99 * 60_000));
     assert_eq!(trace.known_ms(), 39 * 60_000);
     let run = trace.run(&both, &options()).unwrap();
     assert_eq!(run.replicas, [(60 * 60_000, 6, 6)]);
     let apart = vec![minutes(0..50, 2.0), minutes(60..130, 60.0)];
-    let apart = Trace::Recorded(Recorded { loads: apart, step: 60_000 });
+    let apart = Trace::Recorded(Recorded { loads: apart, step: 60_000, ..Recorded::default() });
     assert!(apart.run(&both, &options()).unwrap_err().contains("no time in common"));
 }
 
@@ -435,14 +435,18 @@ fn gaps_count_once_and_only_while_all_metrics_are_known() {
             (minute * 60_000, 2.0, minute - before > 1)
         }))
     };
-    let trace = |loads: Vec<Load>| Trace::Recorded(Recorded { loads, step: 60_000 });
+    let trace =
+        |loads: Vec<Load>| Trace::Recorded(Recorded { loads, step: 60_000, ..Recorded::default() });
     // Before the second one is there, and at two times that overlap.
     let earlier = trace(vec![load(0..100, 20..50), load(60..130, 0..0)]);
     assert_eq!(earlier.known_ms(), 39 * 60_000);
     let both = trace(vec![load(0..100, 20..50), load(0..100, 40..60)]);
     assert_eq!(both.known_ms(), (99 - 41) * 60_000);
-    let recorded =
-        Recorded { loads: vec![load(0..100, 20..50), load(60..130, 0..0)], step: 60_000 };
+    let recorded = Recorded {
+        loads: vec![load(0..100, 20..50), load(60..130, 0..0)],
+        step: 60_000,
+        ..Recorded::default()
+    };
     let common = recorded.in_common();
     assert_eq!(common.loads, [load(60..100, 0..0), load(60..100, 0..0)]);
     assert_eq!(minutes(&low_confidence(&common.loads[0])), 0.0);
@@ -467,7 +471,7 @@ fn a_run_that_nobody_waits_for_ends() {
     assert!(run(&stopped, &load, &options()).is_ok());
     drop(stopped.clone().stop.on_drop());
     assert_eq!(run(&stopped, &load, &options()).unwrap_err(), "it was stopped");
-    let recorded = Recorded { loads: vec![load], step: 60_000 };
+    let recorded = Recorded { loads: vec![load], step: 60_000, ..Recorded::default() };
     let was = WasThere::default();
     assert!(reproduce(&stopped, &recorded, &was, 0, &options()).is_err());
 }

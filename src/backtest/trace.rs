@@ -60,6 +60,9 @@ impl Trace {
     pub fn doubtful_minutes(&self) -> f64 {
         let [first, last] = [self.first(), self.last()].map(|time| time as f64 / 1000.0);
         let mut parts: Vec<LowConfidence> = self.loads().iter().flat_map(low_confidence).collect();
+        if let Self::Recorded(recorded) = self {
+            parts.extend(recorded.cut_off.iter().cloned());
+        }
         for part in &mut parts {
             (part.from, part.to) = (part.from.max(first), part.to.min(last));
         }

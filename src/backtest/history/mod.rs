@@ -103,7 +103,7 @@ impl History<'_> {
             }
             loads.push(load);
         }
-        Ok(Recorded { loads, step: grid.step }.in_common())
+        Ok(Recorded { loads, step: grid.step, ..Recorded::default() }.in_common())
     }
 
     /// The replicas that there were: by kube-state-metrics, or the pods that had a sample.

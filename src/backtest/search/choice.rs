@@ -150,10 +150,17 @@ impl Choice {
             return kept(present, reason, trials);
         }
         let reason = match self.gains(present.shown(), chosen.shown(), self.weeks.later) {
-            true => "it is better where it was tuned on, and on the rest",
-            false => "it is better where it was tuned on, and the rest has nothing to gain",
+            true => "it is better where it was tuned on, and on the rest".to_owned(),
+            false => match self.misses(chosen.shown()) {
+                Some([minutes, most]) => format!(
+                    "it is better where it was tuned on, and on the rest, where it is short of pods for {minutes:.0} minutes a week: more than --max-under-minutes {most}, and less than the present spec with {:.0}",
+                    minutes_a_week(present.shown(), self.weeks.later)
+                ),
+                None => "it is better where it was tuned on, and the rest has nothing to gain"
+                    .to_owned(),
+            },
         };
-        let (recommended, reason) = (Some(chosen), reason.to_owned());
+        let recommended = Some(chosen);
         Recommendation { present, recommended, reason, others: trials, split, most_needed }
     }
 
@@ -177,15 +184,28 @@ impl Choice {
         if let Some(why) = self.too_cheap(before, after) {
             return Some(why);
         }
-        if let Some(most) = self.limits.under_minutes {
-            let minutes = minutes_a_week(after, self.weeks.later);
-            return (minutes > most).then(|| {
-                format!("short of pods for {minutes:.0} minutes a week: --max-under-minutes {most}")
+        if let Some([minutes, most]) = self.misses(after) {
+            // It may be nearer to the limit than the present spec.
+            let before = minutes_a_week(before, self.weeks.later);
+            return (minutes >= before).then(|| {
+                format!(
+                    "short of pods for {minutes:.0} minutes a week instead of {before:.0}: --max-under-minutes {most}"
+                )
             });
+        }
+        if self.limits.under_minutes.is_some() {
+            return None;
         }
         let (before, after) = (before.under_pod_minutes, after.under_pod_minutes);
         (after > before * (1.0 + GAIN) + 1.0)
             .then(|| format!("{after:.0} pod-minutes short instead of {before:.0}"))
+    }
+
+    /// For how many minutes of a week pods are short on the rest, and how many they may be, if these are fewer.
+    fn misses(&self, later: &Figures) -> Option<[f64; 2]> {
+        let minutes = minutes_a_week(later, self.weeks.later);
+        let most = self.limits.under_minutes.filter(|most| minutes > *most)?;
+        Some([minutes, most])
     }
 
     /// The least pod-minutes short of those that are within the limits and better.

@@ -1,6 +1,6 @@
 //! The changes of a spec that are tried.
 
-use super::super::candidate::Candidate;
+use super::super::candidate::{Candidate, Measure};
 use super::super::load::Load;
 use super::super::trace::Trace;
 use super::trial::{Limits, Trial};
@@ -64,6 +64,9 @@ impl Variant {
 /// # Errors
 /// If a metric has no target that can be changed.
 pub fn targets(present: &Candidate, spec: &Value, limits: &Limits) -> Result<Vec<Variant>, String> {
+    if present.metrics.iter().all(Measure::is_constant) {
+        return Err("its metrics: one whose values grow with the load was expected".to_owned());
+    }
     let mut headroom: Vec<f64> =
         HEADROOM.into_iter().chain([limits.most_headroom(), limits.headroom]).collect();
     headroom.retain(|headroom| headroom.is_finite() && *headroom >= limits.headroom);

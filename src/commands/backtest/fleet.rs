@@ -55,7 +55,7 @@ pub async fn each<T>(
         {
             let backend = backend.clone();
             reads.spawn(async move {
-                let read = backend.of_workload(&mut subject.candidate).await;
+                let read = backend.of_workload(&mut subject.candidate, count == 1).await;
                 (index, subject, read)
             });
         }
@@ -141,7 +141,8 @@ pub async fn backtest(
             &mut (),
         )?;
         let reproduction = read.about.reproduction;
-        let doubtful = [low_confidence(&recorded.loads), read.not_tried].concat();
+        let cut_off = recorded.cut_off.clone();
+        let doubtful = [low_confidence(&recorded.loads), cut_off, read.not_tried].concat();
         Ok(Tried {
             namespace: subject.candidate.namespace.clone(),
             kind: subject.kind.clone(),

@@ -40,6 +40,13 @@ pub fn check<'a>(
     Err(format!("{name:?} is no metric of it: {} was expected", known.join(" or ")))
 }
 
+/// Takes the metrics of these names for loads.
+pub fn take_for_loads(candidate: &mut Candidate, names: &[String]) {
+    for metric in &mut candidate.metrics {
+        metric.is_load |= names.iter().any(|name| is_named(metric, name));
+    }
+}
+
 /// What is given for metrics of a candidate by a name of each: the same by their keys. A generated name may be that of another
 /// namespace, autoscaler or set of labels: it was right where it was written.
 ///

@@ -113,12 +113,17 @@ impl Backend {
         Ok((options, Start::of(&self.flags, known)))
     }
 
-    /// What there is of the workload of one of many autoscalers. The part that is reproduced has as many points as the
+    /// What there is of the workload of an autoscaler. Of the replicas of one of many, that is what there was in the part that
+    /// is reproduced, so that what was cut off while pods started is seen there only. The part that is reproduced has as many points as the
     /// rest, so that decisions of then are reproduced less exactly than [`run`] does.
     ///
     /// # Errors
     /// If Prometheus can't be read, or has nothing of the metrics in this time.
-    pub async fn of_workload(&self, candidate: &mut Candidate) -> Result<OfWorkload, String> {
+    pub async fn of_workload(
+        &self,
+        candidate: &mut Candidate,
+        is_one: bool,
+    ) -> Result<OfWorkload, String> {
         if candidate.namespace.is_empty() {
             return Err("it has no namespace: give metadata.namespace or --namespace".to_owned());
         }
@@ -127,11 +132,14 @@ impl Backend {
         let (grid, history) = (self.grid(step)?, self.history());
         let from = self.reproduced_from();
         let earlier = candidate.window_ms() + 2 * step;
-        let was_there =
-            history.was_there(candidate, Grid { first: from - earlier, ..grid }).await?;
+        let first = if is_one { grid.first } else { from } - earlier;
+        let was_there = history.was_there(candidate, Grid { first, ..grid }).await?;
         let (options, start) = self.options(candidate, &was_there, grid).await?;
         let recorded = history.recorded(candidate, grid).await;
-        let recorded = recorded.map_err(|error| error.to_string())?;
+        let mut recorded = recorded.map_err(|error| error.to_string())?;
+        if let (false, Ok(part)) = (was_there.is_counted, recorded.between(Some(first), None)) {
+            recorded.cut_off = backtest::while_starting(candidate, &part, &was_there.ready);
+        }
         let reproduction = match recorded.between(Some(from - earlier), None) {
             Ok(part) => backtest::reproduce(candidate, &part, &was_there, from, &options)?,
             Err(_) => None,

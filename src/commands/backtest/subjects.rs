@@ -1,6 +1,6 @@
 //! The autoscalers that are tried, from files.
 
-use super::carries;
+use super::{carries, names};
 use crate::backtest::Candidate;
 use crate::commands::convert;
 use crate::commands::objects::{self, text};
@@ -89,6 +89,13 @@ impl Subjects {
                         .to_owned(),
                 }));
             }
+        }
+        for name in &flags.load_metrics {
+            let candidates = || subjects.found.iter().map(|one| &one.candidate);
+            names::check(candidates(), name).map_err(|error| format!("--load-metric: {error}"))?;
+        }
+        for subject in &mut subjects.found {
+            names::take_for_loads(&mut subject.candidate, &flags.load_metrics);
         }
         subjects.tell_apart(&paths, flags.load.is_some());
         Ok(subjects)

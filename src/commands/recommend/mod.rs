@@ -136,6 +136,10 @@ fn found_for(
     if trust == Some(Trust::Low) && !flags.allow_low_trust {
         recommendation.withhold("a backtest of the present spec is not what was in the last day (trust: low): --allow-low-trust recommends all the same");
     }
+    if let Some(doubt) = present.doubts.first().filter(|_| !flags.allow_low_trust) {
+        recommendation
+            .withhold(&format!("{doubt} (trust: low): --allow-low-trust recommends all the same"));
+    }
     let mut warnings = lint::warnings(&recommendation, spec, &trace);
     warnings.extend(present.doubts.iter().cloned());
     let carries = carries::of(&present);

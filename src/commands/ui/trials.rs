@@ -70,6 +70,7 @@ impl Trials {
             prometheus: flags.prometheus.clone(),
             config: flags.config.clone(),
             queries: Vec::new(),
+            load_metrics: Vec::new(),
             requests: Vec::new(),
             namespace: None,
             pod_carries: None,

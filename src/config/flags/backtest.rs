@@ -1,6 +1,8 @@
 //! The flags of backtests, and of what looks for a better spec by them.
 
-use super::parse::{Moment, above_zero, at_least_zero, duration, moment, named, named_quantity};
+use super::parse::{
+    Moment, above_zero, at_least_zero, duration, moment, named, named_quantity, period,
+};
 use super::prometheus::PrometheusFlags;
 use clap::{ArgGroup, Args, ValueEnum};
 use std::path::PathBuf;
@@ -32,6 +34,10 @@ pub struct RecordedFlags {
     /// metrics, a metricName, or a resource.
     #[arg(long = "query", value_name = "METRIC=PROMQL", value_parser = named, conflicts_with = "load")]
     pub queries: Vec<(String, String)>,
+
+    /// A metric that is a load, the same with any number of pods, though its name says otherwise; may be repeated.
+    #[arg(long = "load-metric", value_name = "METRIC")]
+    pub load_metrics: Vec<String>,
 
     /// What each pod requests of a resource, where kube-state-metrics does not say it, such as cpu=500m; may be repeated.
     #[arg(long = "request", value_name = "RESOURCE=QUANTITY", value_parser = named_quantity, conflicts_with = "load")]
@@ -68,8 +74,8 @@ pub struct RecordedFlags {
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "15s", conflicts_with = "prometheus_url")]
     pub scrape_interval: Duration,
 
-    /// The period of decisions. Without it, that of the autoscaler, or 15s.
-    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    /// The period of decisions, of a second at least. Without it, that of the autoscaler, or 15s.
+    #[arg(long, value_name = "DURATION", value_parser = period)]
     pub period: Option<Duration>,
 }
 

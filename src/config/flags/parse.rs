@@ -39,6 +39,15 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(duration).map_err(|_| format!("{expected}; it can't be negative"))
 }
 
+/// Parses the period of decisions.
+pub fn period(text: &str) -> Result<Duration, String> {
+    let period = duration(text)?;
+    match period >= Duration::from_secs(1) {
+        true => Ok(period),
+        false => Err("at least 1s was expected".to_owned()),
+    }
+}
+
 /// Parses a number above 0, which may be a quantity: `100`, `0.25`, `250m`.
 pub fn above_zero(text: &str) -> Result<f64, String> {
     let number = text.parse().ok().or_else(|| text.parse().ok().map(Quantity::as_f64));
@@ -186,6 +195,8 @@ mod tests {
     fn durations_are_written_as_in_go() {
         assert_eq!(duration("5m0s"), Ok(Duration::from_secs(300)));
         assert_eq!(duration("250ms"), Ok(Duration::from_millis(250)));
+        assert_eq!(period("1s"), Ok(Duration::from_secs(1)));
+        assert!(period("0s").unwrap_err().contains("at least 1s"));
         assert_eq!(duration("1h30m"), Ok(Duration::from_secs(5400)));
         assert_eq!(duration("7d"), duration("168h"));
         assert_eq!(duration("2w"), duration("14d"));
