@@ -20,6 +20,8 @@ struct Lines {
     different: u64,
     /// The decisions that can't be read.
     unreadable: u64,
+    /// Those of them that are of another version.
+    of_other_versions: u64,
     /// Those of a log, which are left out.
     others: u64,
 }
@@ -53,8 +55,14 @@ pub fn run(flags: &ReplayFlags, out: &mut impl Write) -> Result<bool, String> {
         }
     }
     if lines.replayed == 0 {
-        let no_log = if lines.unreadable > 0 { "it is no decision log: " } else { "" };
-        return Err(format!("{}: {no_log}there is no decision in it", path.display()));
+        let why = match lines.unreadable {
+            0 => "there is no decision in it",
+            _ if lines.of_other_versions > 0 => {
+                "its decisions are of another version: replay them with that one"
+            }
+            _ => "it is no decision log: there is no decision in it",
+        };
+        return Err(format!("{}: {why}", path.display()));
     }
     tell(out, &lines.to_string())?;
     Ok(lines.different + lines.unreadable == 0)
@@ -86,12 +94,18 @@ impl Lines {
         match &difference {
             Some(Difference::NoDecision) => self.others += 1,
             Some(Difference::Unreadable(_)) => self.unreadable += 1,
+            Some(Difference::OtherVersion { .. }) => {
+                self.unreadable += 1;
+                self.of_other_versions += 1;
+            }
             Some(_) => (self.replayed, self.different) = (self.replayed + 1, self.different + 1),
             None => self.replayed += 1,
         }
         difference.filter(|difference| match difference {
             Difference::NoDecision => false,
-            Difference::Unreadable(_) => self.unreadable <= MAX_UNREADABLE,
+            Difference::Unreadable(_) | Difference::OtherVersion { .. } => {
+                self.unreadable <= MAX_UNREADABLE
+            }
             _ => true,
         })
     }
@@ -161,6 +175,16 @@ mod tests {
             let end = "2 decisions were made again, 0 differ; 1 line can't be read; 1 line is no decision\n";
             assert!(out.ends_with(end), "{out}");
         }
+    }
+
+    #[test]
+    fn decisions_of_another_version_are_not_called_damaged() {
+        let other = r#"{"version": "9.0.0", "inputs": {"later": 1}, "outcome": {}, "digest": ""}"#;
+        let (result, out) = replay(&[DECISION, other]);
+        assert_eq!(result, Ok(false), "{out}");
+        assert!(out.starts_with("line 2: it is of Plimsoll 9.0.0, whose inputs "), "{out}");
+        let (result, _) = replay(&[other; 20]);
+        assert!(result.unwrap_err().ends_with("another version: replay them with that one"));
     }
 
     #[test]

@@ -139,6 +139,11 @@ impl LoggedInputs {
         }
     }
 
+    /// The replicas that there were.
+    pub fn present(&self) -> Option<i32> {
+        self.scale.as_ref().ok().map(|scale| scale.spec_replicas)
+    }
+
     /// About how many bytes they take.
     pub fn estimated_bytes(&self) -> usize {
         let pods = match &self.pods {

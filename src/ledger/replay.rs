@@ -9,6 +9,9 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use sha2::{Digest, Sha256};
 
+/// The version that writes and reads lines.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
 /// A line of the decision log: the inputs of a decision, what the algorithm made of them, and the
 /// decision as it was accounted for, with what was done with it. The first two are null where nothing was decided.
 pub fn line(
@@ -19,6 +22,7 @@ pub fn line(
     let AutoscalerRef { kind, key } = autoscaler;
     let (inputs, outcome) = evaluated.unzip();
     let mut line = json!({
+        "version": VERSION,
         "autoscaler": {"kind": kind.as_str(), "namespace": key.namespace, "name": key.name},
         "inputs": serde_json::to_value(inputs)?,
         "outcome": serde_json::to_value(outcome)?,
@@ -58,6 +62,14 @@ pub enum Difference {
     /// It is no whole line of a decision log, such as one that was cut off or damaged.
     #[error("it is no whole line of a decision log: {0}")]
     Unreadable(String),
+    /// It is of a version with other inputs.
+    #[error("it is of Plimsoll {version}, whose inputs {VERSION} can't read: {error}")]
+    OtherVersion {
+        /// The version that wrote it.
+        version: String,
+        /// What can't be read.
+        error: String,
+    },
     /// The line was changed after it was written.
     #[error("the line was changed after it was written: its digest is {0}")]
     Changed(String),
@@ -76,23 +88,32 @@ pub enum Difference {
 /// # Errors
 /// If it is not a line as it was written, or another decision is made.
 pub fn replay_line(line: &[u8]) -> Result<(), Difference> {
-    let unreadable = |error: serde_json::Error| Difference::Unreadable(error.to_string());
     let mut line: Value = match serde_json::from_slice(line) {
-        Err(error) if has_part_of_decision(line) => return Err(unreadable(error)),
+        Err(error) if has_part_of_decision(line) => {
+            return Err(Difference::Unreadable(error.to_string()));
+        }
         Ok(Value::Object(fields)) if !is_of_own_log(&fields) => Value::Object(fields),
         _ => return Err(Difference::NoDecision),
     };
     let logged = line.as_object_mut().and_then(|line| line.remove("digest"));
+    let version = line["version"].as_str().filter(|version| *version != VERSION);
+    let version = version.map(str::to_owned);
+    let unreadable = |error: serde_json::Error| match &version {
+        Some(version) => {
+            Difference::OtherVersion { version: version.clone(), error: error.to_string() }
+        }
+        None => Difference::Unreadable(error.to_string()),
+    };
     let missing = |name: &str| Difference::Unreadable(format!("there is no {name}"));
     let logged = logged.ok_or_else(|| missing("digest"))?;
     let outcome = line.get("outcome").ok_or_else(|| missing("outcome"))?;
     let inputs = line.get("inputs").ok_or_else(|| missing("inputs"))?;
-    let again = match inputs {
-        Value::Null => Value::Null,
+    let (again, present) = match inputs {
+        Value::Null => (Value::Null, None),
         inputs => {
             let inputs = LoggedInputs::deserialize(inputs).map_err(unreadable)?;
             let again = inputs.decide().map_err(Difference::Unreadable)?;
-            serde_json::to_value(&again).map_err(unreadable)?
+            (serde_json::to_value(&again).map_err(unreadable)?, inputs.present())
         }
     };
     if again != *outcome {
@@ -103,9 +124,14 @@ pub fn replay_line(line: &[u8]) -> Result<(), Difference> {
         let decision = line.get("decision").ok_or_else(|| missing("decision"))?;
         let decision = Decision::deserialize(decision).map_err(unreadable)?;
         let rescale = outcome["rescale"].as_i64();
-        if let Some(desired) =
-            decision.desired_replicas.filter(|_| !is_accounted(rescale, &decision))
+        let (current, is_accounted) = (decision.current_replicas, is_accounted(rescale, &decision));
+        if let (Some(then), Some(now)) = (current, present)
+            && then != now
         {
+            let [now, then] = [now, then].map(|of| format!("{of} present replicas"));
+            return Err(Difference::Differs { now, then });
+        }
+        if let Some(desired) = decision.desired_replicas.filter(|_| !is_accounted) {
             let now = rescale.map_or_else(|| "no change".to_owned(), |to| format!("{to} replicas"));
             let then = format!("{desired} for no reason that its constraints name");
             return Err(Difference::Differs { now, then });
@@ -127,7 +153,8 @@ fn is_accounted(rescale: Option<i64>, decision: &Decision) -> bool {
     };
     let last = decision.constraints.last().filter(|last| last.replicas_after == desired);
     match last.map(|last| &*last.kind) {
-        Some(kind) if kind == ConstraintKind::Fallback.as_str() => true,
+        // It never removes replicas.
+        Some(kind) if kind == ConstraintKind::Fallback.as_str() => desired > current,
         Some(reason) if constraint_of(reason).is_some() => desired == current,
         _ => i64::from(desired) == rescale.unwrap_or_else(|| i64::from(current)),
     }

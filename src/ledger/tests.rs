@@ -433,6 +433,27 @@ fn a_line_is_decided_again_and_any_change_is_found() {
     let unexplained = decision(&web, &decision_at(START, 2, to + 1, 115, &basis()), START);
     let other = super::replay::line(&web, Some((&inputs, &outcome)), &unexplained).expect("a line");
     assert!(matches!(replay_line(other.as_bytes()), Err(Difference::Differs { .. })));
+    let elsewhere = decision(&web, &decision_at(START, 3, to, 115, &basis()), START);
+    let other = super::replay::line(&web, Some((&inputs, &outcome)), &elsewhere).expect("a line");
+    assert!(matches!(replay_line(other.as_bytes()), Err(Difference::Differs { .. })));
+    // What holds leaves the replicas as they were, and a fallback adds some.
+    let held = |kind: &str, desired: i32| {
+        let mut held = decision(&web, &decision_at(START, 2, desired, 115, &basis()), START);
+        held.constraints = vec![api::Constraint {
+            kind: kind.to_owned(),
+            replicas_before: to,
+            replicas_after: desired,
+            until: None,
+        }];
+        let line = super::replay::line(&web, Some((&inputs, &outcome)), &held).expect("a line");
+        replay_line(line.as_bytes())
+    };
+    for kind in ["RollingOut", "PodsNotKnown", "MetricsWereAway"] {
+        assert_eq!(held(kind, 2), Ok(()), "{kind}");
+        assert!(matches!(held(kind, 3), Err(Difference::Differs { .. })), "{kind}");
+    }
+    assert_eq!(held("Fallback", 7), Ok(()));
+    assert!(matches!(held("Fallback", 1), Err(Difference::Differs { .. })));
     let line: Value = serde_json::from_str(&line).unwrap();
     let indented = serde_json::to_string_pretty(&line).unwrap();
     assert_eq!(replay_line(indented.as_bytes()), Ok(()), "the form does not matter");

@@ -40,7 +40,7 @@ impl Soak<'_> {
         match kind {
             Kind::DeletionsWhileWatchesExpire => self.delete_in_the_gap().await,
             Kind::LeaderStopped | Kind::LeaderCutOff | Kind::LeaderKilled | Kind::LeaderEnded => {
-                self.fail_leader(kind, leader.unwrap_or(0));
+                self.fail_leader(kind, leader.unwrap_or(0)).await;
             }
             _ => of.into_iter().for_each(|index| self.fail_proxies(kind, index)),
         }
@@ -61,13 +61,13 @@ impl Soak<'_> {
         self.fault_until = None;
     }
 
-    fn fail_leader(&mut self, kind: Kind, leader: usize) {
+    async fn fail_leader(&mut self, kind: Kind, leader: usize) {
         self.fault_until = Some(Instant::now() + TAKEN_OVER);
         self.faulty.begin();
         match kind {
             Kind::LeaderStopped => self.pair.stop(leader),
-            Kind::LeaderKilled => self.pair.kill_other(),
-            Kind::LeaderEnded => self.pair.end_other(),
+            Kind::LeaderKilled => self.pair.kill_other().await,
+            Kind::LeaderEnded => self.pair.end_other().await,
             _ => {
                 self.pair.api(leader).stall("");
                 self.cut_off = Some(leader);

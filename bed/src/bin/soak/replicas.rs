@@ -32,6 +32,8 @@ pub struct Pair<'a> {
     pub started: [Instant; 2],
     /// How often the second was started.
     pub starts: usize,
+    /// How many decisions the processes of the second replica before the present one have not written to its log.
+    dropped_before: f64,
     /// When each was stopped (SIGSTOP).
     pub stopped: [Spans; 2],
     /// Since when each can be expected to become ready.
@@ -65,6 +67,7 @@ impl<'a> Pair<'a> {
             ports: [bed.plimsoll.port, 0],
             started: [now; 2],
             starts: 0,
+            dropped_before: 0.0,
             stopped: Default::default(),
             undisturbed: [now; 2],
             views: Default::default(),
@@ -126,15 +129,17 @@ impl<'a> Pair<'a> {
         self.undisturbed[1] = Instant::now();
     }
 
-    /// Kills the second replica.
-    pub fn kill_other(&mut self) {
+    /// Kills the second replica. What waits to be written to its log then is lost, and not counted.
+    pub async fn kill_other(&mut self) {
+        self.note_dropped().await;
         if let Some(process) = self.other.take() {
             process.signal("KILL");
         }
     }
 
     /// Ends the second replica in order.
-    pub fn end_other(&mut self) {
+    pub async fn end_other(&mut self) {
+        self.note_dropped().await;
         if let Some(mut process) = self.other.take() {
             process.stop();
         }
@@ -216,10 +221,16 @@ impl<'a> Pair<'a> {
         })
     }
 
-    /// How many decisions a replica has not written to its log.
+    /// How many decisions a replica has not written to its log, in all its processes; none if it does not say.
     pub async fn dropped(&self, index: usize) -> Option<f64> {
         let (_, text) = self.get(index, "/metrics").await.ok()?;
-        value(&text, "plimsoll_decision_log_dropped_total")
+        let dropped = value(&text, "plimsoll_decision_log_dropped_total")?;
+        Some(dropped + if index == 1 { self.dropped_before } else { 0.0 })
+    }
+
+    /// Notes that of the second replica, whose next process counts from zero.
+    async fn note_dropped(&mut self) {
+        self.dropped_before = self.dropped(1).await.unwrap_or(self.dropped_before);
     }
 
     /// The log of each replica.
