@@ -68,7 +68,7 @@ pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
         text += &agreement.text(&format!("{namespace}/{name}"), &events);
     }
     if all.values().any(Agreement::is_empty) {
-        text += "Compared are HPAs of Deployments and StatefulSets whose metrics Plimsoll serves, under --native-hpas=observe\n";
+        text += "Compared are HPAs of Deployments and StatefulSets whose metrics Plimsoll serves (of CPU and memory with resourceRules), under --native-hpas=observe\n";
     }
     if !is_whole {
         text += &format!(
