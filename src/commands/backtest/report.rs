@@ -158,6 +158,14 @@ impl Tried {
         .collect()
     }
 
+    /// Which metrics are taken for loads; none where a model says what they are.
+    pub fn loads(&self) -> Vec<String> {
+        match self.options.service_rate {
+            Some(_) => Vec::new(),
+            None => self.candidates.iter().map(loads).collect(),
+        }
+    }
+
     /// What is assumed and left out.
     pub fn assumptions(&self) -> Vec<String> {
         let Options { pod_start, window, scrape_interval, warm_up, .. } = self.options;
@@ -174,13 +182,11 @@ impl Tried {
             format!("The first {warm_up} are decided on, but not counted."),
         ];
         texts.extend(self.candidates.iter().map(|candidate| self.needed_of(candidate)));
-        match self.options.service_rate {
-            Some(rate) => texts.push(queue(rate)),
-            None => {
-                texts.extend(self.candidates.iter().map(loads));
-                texts.push("Queues are not simulated.".to_owned());
-            }
-        }
+        texts.extend(self.loads());
+        texts.push(match self.options.service_rate {
+            Some(rate) => queue(rate),
+            None => "Queues are not simulated.".to_owned(),
+        });
         texts.extend(self.doubts());
         texts.push("Failing pods, rollouts and scaling by hand are not simulated.".to_owned());
         texts

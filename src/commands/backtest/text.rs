@@ -45,6 +45,10 @@ pub fn text(tried: &Tried) -> String {
             let _ = writeln!(text, "  and {} more (--output json)", parts - SHOWN);
         }
     }
+    let loads: Vec<String> = tried.loads();
+    if !loads.is_empty() {
+        let _ = writeln!(text, "\nAssumed: {}", plain(&loads.join(" ")));
+    }
     text
 }
 
