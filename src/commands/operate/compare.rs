@@ -52,20 +52,22 @@ pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
     })
     .await?;
     all.values_mut().for_each(Agreement::finish);
-    if flags.output == OutputFormat::Json {
-        let all: Vec<Value> = all.iter().map(|((of, name), one)| one.json(of, name)).collect();
-        return Ok(printed(&json!({ "hpas": all, "complete": is_whole })));
-    }
-    if all.is_empty() {
+    if all.is_empty() && flags.output != OutputFormat::Json {
         return Ok(none(namespace));
     }
-    let mut text = String::new();
+    let (mut text, mut hpas) = (String::new(), Vec::<Value>::new());
     for ((namespace, name), agreement) in &all {
         let events = match agreement.difference_at() {
             Some(at) => events(&client, (namespace, name), at).await,
             None => Vec::new(),
         };
-        text += &agreement.text(&format!("{namespace}/{name}"), &events);
+        match flags.output {
+            OutputFormat::Json => hpas.push(agreement.json(namespace, name, &events)),
+            _ => text += &agreement.text(&format!("{namespace}/{name}"), &events),
+        }
+    }
+    if flags.output == OutputFormat::Json {
+        return Ok(printed(&json!({ "hpas": hpas, "complete": is_whole })));
     }
     if all.values().any(Agreement::is_empty) {
         text += "Compared are HPAs of Deployments and StatefulSets whose metrics Plimsoll serves (of CPU and memory with resourceRules), under --native-hpas=observe\n";

@@ -212,9 +212,9 @@ impl Agreement {
     }
 
     /// The comparison for programs.
-    pub fn json(&self, namespace: &str, name: &str) -> Value {
+    pub fn json(&self, namespace: &str, name: &str, events: &[String]) -> Value {
         let difference = self.difference.as_ref().map(|(decision, count)| {
-            json!({"decisions": count, "cause": cause(decision), "decision": decision})
+            json!({"decisions": count, "cause": cause(decision), "events": events, "decision": decision})
         });
         json!({
             "namespace": namespace, "name": name, "decisions": self.decisions, "equal": self.equal,
