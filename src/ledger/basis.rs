@@ -69,9 +69,10 @@ impl Target {
 
 /// The longest text of a failure, in bytes: users write queries, and backends errors.
 const MAX_TEXT: usize = 512;
-/// The longest name and query of a metric, in bytes.
+/// The longest name of a metric, in bytes.
 const MAX_NAME: usize = 256;
-const MAX_QUERY: usize = 2048;
+/// The longest query of a metric, in bytes: what is longer is cut.
+pub const MAX_QUERY: usize = 2048;
 
 /// A text of a failure within 512 bytes.
 pub fn bounded(text: &str) -> String {

@@ -27,7 +27,7 @@ mod tests;
 mod trace;
 mod would_change;
 
-pub use basis::{Basis, MetricBasis, Target, bounded};
+pub use basis::{Basis, MAX_QUERY, MetricBasis, Target, bounded};
 pub use changes::Expired;
 pub use codec::ratio_millionths;
 pub use content::{Change, ChangesAfter, Listed, Page, Scope, Sequences};

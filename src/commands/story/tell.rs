@@ -7,7 +7,7 @@ use super::held::{held_by, steps, turns};
 use super::measured::metrics;
 use super::words::{clock, counted, date, decimal, parsed, span};
 use crate::ledger::api::{Decision, Metric};
-use crate::ledger::parse_time;
+use crate::ledger::{MAX_QUERY, parse_time};
 
 /// The story: at most 24 lines.
 pub fn story(account: &Account) -> String {
@@ -29,6 +29,9 @@ pub fn story(account: &Account) -> String {
     turns(&mut lines, account);
     if let Some(query) = query(decision) {
         lines.say("Query", query);
+        if query.len() > MAX_QUERY && query.ends_with("...") {
+            lines.say("", format!("It is cut after {MAX_QUERY} bytes, and can't be pasted: the spec has the whole one."));
+        }
     }
     let names = (&*subject.namespace, &*subject.name);
     // What is over needs no repair.
