@@ -173,7 +173,7 @@ mod tests {
                     });
                     twelve.sum::<f64>() - 6.0
                 };
-                let growth = 1.0 + percent / 100.0;
+                let growth: f64 = 1.0 + percent / 100.0;
                 let asked: Vec<f64> = (0..7 * 1_440)
                     .map(|minute: i32| {
                         let level = f64::min(growth.powi(minute % 180), 5.0);

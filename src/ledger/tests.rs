@@ -439,10 +439,11 @@ fn a_line_is_decided_again_and_any_change_is_found() {
     // What holds leaves the replicas as they were, and a fallback adds some.
     let held = |kind: &str, desired: i32| {
         let mut held = decision(&web, &decision_at(START, 2, desired, 115, &basis()), START);
-        held.constraints = vec![api::Constraint {
+        held.constraints = vec![api::ApiConstraint {
             kind: kind.to_owned(),
             replicas_before: to,
             replicas_after: desired,
+            schedule: None,
             until: None,
         }];
         let line = super::replay::line(&web, Some((&inputs, &outcome)), &held).expect("a line");

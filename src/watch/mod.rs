@@ -32,5 +32,5 @@ pub use records::{
 pub use reflector::run_reflectors;
 pub use resources::{GroupResource, ResourceInfo, ResourceMap, Resources};
 #[cfg(test)]
-pub use rollout::{Rollout, Seen};
+pub use rollout::{Revision, Rollout, Seen};
 pub use synced::{WatchHealth, WatchStatuses};

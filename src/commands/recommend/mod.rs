@@ -10,7 +10,7 @@ mod text;
 use super::backtest::{self, Member, OfWorkload, POD_START, Subject, Subjects, carries};
 use super::convert;
 use super::story::{plain, plain_lines};
-use crate::backtest::{Keep, Limits, Options, Reproduction, Trace, Trust, search};
+use crate::backtest::{Keep, Limits, Options, Reproduction, Trace, Trial, Trust, search};
 use crate::config::{KeptField, RecommendFlags, RecommendFormat};
 use found::Found;
 use serde_json::{Value, json};

@@ -174,7 +174,7 @@ fn scale_record(replicas: i32, selector: &str) -> watch::ScaleRecord {
             wanted: replicas,
             updated: replicas,
             ready: replicas,
-            revision: Some(0),
+            revision: Some(watch::Revision::Number(0)),
             ..watch::Seen::default()
         },
         rollout: watch::Rollout::default(),

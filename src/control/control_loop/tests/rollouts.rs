@@ -115,7 +115,7 @@ async fn a_rollout_between_two_evaluations_counts_from_when_it_was() {
         evaluate_once(&control, &autoscaler, &mut state).await;
         control.ctx.cluster.write(|index| {
             let mut scale = scale_record(10, "app=web");
-            scale.seen.revision = Some(1);
+            scale.seen.revision = Some(watch::Revision::Number(1));
             index.put_scale(watch::Workload::Deployment, autoscaler.key.clone(), scale);
         });
         tokio::time::advance(Duration::from_secs(61)).await;
