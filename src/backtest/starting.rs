@@ -14,10 +14,9 @@ const BEFORE_MS: i64 = 60_000;
 const SAME: f64 = 0.03;
 const AFTER_MS: i64 = 120_000;
 const MORE: f64 = 1.1;
-/// That is seen so often at least, so many times as often as that each carries less, and as great a share of it is this
-/// near to one level, which is the limit.
+/// That is seen so often at least, and as great a share of it is this near to one level, which is the limit. From there it is
+/// not seen less often than that each carries less.
 const LEAST: usize = 3;
-const TIMES_LESS: usize = 2;
 const MOST_OF_THEM: f64 = 0.8;
 const NEAR: f64 = 0.04;
 /// More than this multiple of the limit is carried in as small a share of the rows at most.
@@ -82,14 +81,15 @@ fn limit(rows: &[Row]) -> Option<f64> {
     let mut carried: Vec<f64> =
         rises.iter().filter_map(|(carried, stays)| stays.then_some(*carried)).collect();
     let count = carried.len();
-    if count < LEAST || count < TIMES_LESS * (rises.len() - count) {
+    if count < LEAST {
         return None;
     }
     let limit = *carried.select_nth_unstable_by(count / 2, f64::total_cmp).1;
     let near = carried.iter().filter(|carried| is_near(**carried, limit, NEAR)).count();
+    let less = rises.iter().filter(|(carried, stays)| !stays && is_near(*carried, limit, NEAR));
     let above = rows.iter().filter(|row| row.of_pod > limit * ABOVE).count();
     let is_limit = near as f64 >= MOST_OF_THEM * count as f64
-        && near >= LEAST
+        && near >= LEAST.max(less.count())
         && above as f64 <= MOST_ABOVE * rows.len() as f64;
     is_limit.then_some(limit)
 }
@@ -165,7 +165,7 @@ mod tests {
             [2.0, 3.0, 4.0].into_iter().flat_map(|one| [(one, 1), (one, 2), (one, 3)])
         {
             for noise in [0.005, 0.01, 0.02] {
-                let mut random = seed * 0x9e37_79b9_7f4a_7c15_u64;
+                let mut random = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(seed);
                 let mut normal = || {
                     let twelve = (0..12).map(|_| {
                         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);

@@ -40,13 +40,14 @@ pub struct Weeks {
 }
 
 impl Choice {
-    /// The replica-hours that are allowed are those of a plain target within the budget. Where the present maximum or
+    /// The replica-hours that are allowed are those of a plain target within the budget, with the defaults of all else that is
+    /// tried. Where the present maximum or
     /// rules of scale-up may hold pods back, it is what the load needs with as much on top, if that is more.
-    pub fn new(present: Trial, trials: &[Trial], limits: Limits, weeks: Weeks) -> Self {
+    pub fn new(present: Trial, references: &[Trial], limits: Limits, weeks: Weeks) -> Self {
         let is_held = present.is_capped() || is_paced(&present.spec);
         let most = limits.most_headroom();
         let budget = |of: fn(&Trial) -> &Figures| {
-            let plain = trials.iter().filter(|trial| trial.nominal <= most);
+            let plain = references.iter().filter(|trial| trial.nominal <= most);
             let of_need = match is_held || most.is_infinite() {
                 true => of(&present).needed_replica_hours.max(1.0) * (1.0 + most / 100.0),
                 false => 0.0,

@@ -90,7 +90,16 @@ pub fn search(
     for trial in &mut trials {
         trial.later = on(&later, &trial.spec).ok();
     }
-    let mut choice = Choice::new(now.clone(), &trials, limits, weeks);
+    // What is recommended once is no reason to allow more the next time.
+    let by_default = variant::by_default(spec);
+    let mut references = match by_default == *spec {
+        true => trials.clone(),
+        false => try_all(variant::targets(present, &by_default, &limits)?),
+    };
+    for trial in references.iter_mut().filter(|trial| trial.later.is_none()) {
+        trial.later = on(&later, &trial.spec).ok();
+    }
+    let mut choice = Choice::new(now.clone(), &references, limits, weeks);
     choice.is_doubtful = trace.known_ms() < LEAST_KNOWN_MS;
     // What is cut off in the rest would only seem to confirm what is cheaper.
     for part in [&tuned, &later, trace] {

