@@ -1,10 +1,11 @@
 //! Load that was cut off while new pods started: each ready pod carries as much when others become ready as before, where it
 //! would carry less if nothing had been cut off.
 
-use super::candidate::Candidate;
+use super::candidate::{Candidate, Measure};
 use super::load::Load;
 use super::recorded::{Recorded, Replicas};
 use super::saturation::LowConfidence;
+use crate::hpa::ControllerConfig;
 use crate::time::UnixMillis;
 
 /// What a pod at its limit carries differs by less than this share for [`BEFORE_MS`],
@@ -41,16 +42,22 @@ pub fn while_starting(
     let loads = candidate.metrics.iter().zip(&recorded.loads);
     // Of memory each pod holds as much at any time.
     let loads = loads.filter(|(metric, _)| !metric.is_memory());
-    loads.flat_map(|(_, load)| cut_off(load, ready)).collect()
+    let behavior = candidate.spec.behavior.as_ref();
+    let tolerance = behavior.and_then(|behavior| behavior.scale_up.tolerance);
+    let edge = 1.0 + tolerance.unwrap_or(ControllerConfig::default().tolerance);
+    let edge = |metric: &Measure| edge * metric.carries() / (1.0 + metric.headroom() / 100.0);
+    loads.flat_map(|(metric, load)| cut_off(load, ready, edge(metric))).collect()
 }
 
-fn cut_off(load: &Load, ready: &Replicas) -> Vec<LowConfidence> {
+/// The same of one load, by what a pod carries when pods are added: there many a load happens to stay for a minute.
+fn cut_off(load: &Load, ready: &Replicas, edge: f64) -> Vec<LowConfidence> {
     let row = |(time, value): (UnixMillis, f64)| {
         let ready = ready.at(time).filter(|ready| *ready > 0)?;
         Some(Row { time, ready, of_pod: value / ready as f64 })
     };
     let rows: Vec<Row> = load.points().filter_map(row).collect();
-    let Some(limit) = limit(&rows) else { return Vec::new() };
+    let limit = limit(&rows).filter(|limit| !is_near(*limit, edge, NEAR));
+    let Some(limit) = limit else { return Vec::new() };
     let reason = format!(
         "each ready pod carries {limit:.6}, and no less when more become ready: more may have been asked for than they could carry"
     );
@@ -60,9 +67,12 @@ fn cut_off(load: &Load, ready: &Replicas) -> Vec<LowConfidence> {
     parts.map(|part| LowConfidence::new(part[0].time, part[part.len() - 1].time, &reason)).collect()
 }
 
+fn is_near(one: f64, other: f64, share: f64) -> bool {
+    (one - other).abs() <= other * share
+}
+
 /// What a pod carries at most, if it shows when more become ready.
 fn limit(rows: &[Row]) -> Option<f64> {
-    let is_near = |one: f64, other: f64, share: f64| (one - other).abs() <= other * share;
     // What each pod carries at a steady rise, and whether it stays as much.
     let rise = |index: usize| {
         let row = rows[index];
@@ -97,6 +107,9 @@ fn limit(rows: &[Row]) -> Option<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A target of 8, and the default tolerance.
+    const EDGE: f64 = 8.8;
 
     /// What is recorded each minute of a workload whose pods are ready after so many minutes, with a target of 8, and carry
     /// so much at most: its load, its ready pods, and the minutes in which more was asked for.
@@ -141,7 +154,7 @@ mod tests {
     fn load_that_ready_pods_could_not_carry_while_others_started_is_marked() {
         for times in [2.0, 3.0] {
             let (load, ready, cut) = recorded(&jumps(times), 3, 10.0);
-            let parts = cut_off(&load, &ready);
+            let parts = cut_off(&load, &ready, EDGE);
             let is_marked = |time: &&UnixMillis| {
                 let time = **time as f64 / 1000.0;
                 parts.iter().any(|part| (part.from..=part.to).contains(&time))
@@ -183,8 +196,8 @@ mod tests {
                     .collect();
                 for starts in [1, 2] {
                     let (load, ready, _) = recorded(&asked, starts, f64::INFINITY);
-                    let parts = cut_off(&load, &ready);
-                    assert_eq!(parts, [], "{percent} {noise} {seed} {starts}");
+                    let parts = cut_off(&load, &ready, EDGE);
+                    assert!(parts.is_empty(), "{percent} {noise} {seed} {starts}");
                 }
             }
         }
@@ -195,7 +208,11 @@ mod tests {
         for starts in [1, 3] {
             for times in [1.0, 1.5, 2.0, 3.0] {
                 let (load, ready, cut) = recorded(&jumps(times), starts, f64::INFINITY);
-                assert_eq!((cut_off(&load, &ready), cut), (vec![], vec![]), "{starts} {times}");
+                assert_eq!(
+                    (cut_off(&load, &ready, EDGE), cut),
+                    (vec![], vec![]),
+                    "{starts} {times}"
+                );
             }
             for name in ["crane-00", "crane-02", "crane-08", "crane-14", "worldcup98-may-june"] {
                 let path =
@@ -208,7 +225,7 @@ mod tests {
                     let unit = 8.0 * pods / sorted[sorted.len() / 2];
                     let asked: Vec<f64> = whole.points().map(|(_, value)| value * unit).collect();
                     let (load, ready, _) = recorded(&asked, starts, f64::INFINITY);
-                    assert_eq!(cut_off(&load, &ready), [], "{name} {starts} {pods}");
+                    assert_eq!(cut_off(&load, &ready, EDGE), [], "{name} {starts} {pods}");
                 }
             }
         }
