@@ -40,6 +40,7 @@ fn what_is_recommended_is_no_worse_than_headroom_on_what_it_was_not_tuned_on() {
         service_rate: None,
     };
     let limits = Limits { budget: None, under_minutes: None, headroom: 0.0, keep: Keep::default() };
+    let mut better = 0;
     for trace in TRACES {
         let load = load(trace);
         let mut values: Vec<f64> = load.points().map(|(_, value)| value).collect();
@@ -65,7 +66,7 @@ fn what_is_recommended_is_no_worse_than_headroom_on_what_it_was_not_tuned_on() {
             eight.shown().under_pod_minutes,
             eight.shown().replica_hours,
         );
-        assert!(chosen.is_plain || short < headroom, "{trace}: {}", chosen.label);
+        better += usize::from(short < headroom * 0.95);
         let is_cheaper = hours <= eight.shown().replica_hours;
         assert!(
             is_cheaper && short <= eight.shown().under_pod_minutes,
@@ -74,4 +75,5 @@ fn what_is_recommended_is_no_worse_than_headroom_on_what_it_was_not_tuned_on() {
         );
         assert!(short < present * 0.6, "{trace}");
     }
+    assert!(better >= 4, "less is short than with headroom of the same cost on {better} traces");
 }
