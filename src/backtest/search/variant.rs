@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 const HEADROOM: [f64; 8] = [0.0, 2.0, 5.0, 8.0, 12.0, 16.0, 20.0, 30.0];
 /// The stabilization windows of scale-down that are tried, in seconds.
 const DOWN_WINDOWS: [i64; 4] = [120, 300, 600, 900];
+/// The one of a spec that gives none.
+const DEFAULT_DOWN_WINDOW: i64 = 300;
 /// The tolerances of scale-up that are tried: by default a load up to a tenth above the target changes nothing.
 const UP_TOLERANCES: [f64; 2] = [0.05, 0.02];
 /// The percent of the pods that may go in a minute, which are tried with [`STEPS_WINDOW`].
@@ -141,7 +143,9 @@ fn scale_down(plain: &Variant) -> Vec<Variant> {
                 json!([{"type": "Percent", "value": percent, "periodSeconds": 60}]);
         })
     };
-    let mut variants: Vec<Variant> = DOWN_WINDOWS.map(window).into();
+    let present = rules["stabilizationWindowSeconds"].as_i64().unwrap_or(DEFAULT_DOWN_WINDOW);
+    let others = DOWN_WINDOWS.into_iter().filter(|window| *window != present);
+    let mut variants: Vec<Variant> = others.map(window).collect();
     variants.extend(DOWN_STEPS.iter().map(steps));
     if !rules["policies"].is_null() || !rules["selectPolicy"].is_null() {
         variants.push(plain.and("scale-down without policies", drop_policies));
