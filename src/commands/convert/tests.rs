@@ -114,7 +114,7 @@ fn zero_while_idle_and_a_longer_cooldown_are_kept() {
     assert_eq!(
         spec["customMetrics"][1],
         json!({"metricName": "trigger-0_least", "per": "Workload", "averageValue": "1", "onEmpty": "Zero",
-            "query": "((sum(queue{namespace=\"shop\"})\n) > bool 1) * 2"})
+            "query": "((sum(queue{namespace=\"shop\"}) < Inf > -Inf\n) > bool 1) * 2"})
     );
     assert_eq!(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 600);
     assert!(!notes.contains("may not scale as before"), "{notes}");
