@@ -55,8 +55,8 @@ impl Conversion {
         if let Some(modifiers) = modifiers {
             self.modifiers(modifiers, &mut made);
         }
-        if !made.ignoring.is_empty() {
-            self.note(&format!("{}: ignoreNullValues becomes onEmpty: Zero. KEDA reads NaN and infinities as 0, too; here such a metric has failed, and no replica is removed", made.ignoring.join(", ")));
+        if !made.without_nan.is_empty() {
+            self.note(&format!("{}: `< Inf > -Inf` leaves NaN and infinities out of the query: where ignoreNullValues holds, KEDA reads them as 0, as it does an empty result, and onEmpty: Zero does here", made.without_nan.join(", ")));
         }
         let stands_in = spec.fallback.as_ref().is_some_and(|fallback| {
             let target = modifiers.map(|modifiers| field(modifiers, "target"));
@@ -180,7 +180,7 @@ impl Conversion {
             self.missing("advanced.scalingModifiers.formula: `??` takes its right side as soon as the left one has no value; KEDA does after failureThreshold failures, with fallback.behavior scalingModifiers");
         }
         made.custom = vec![metric];
-        made.ignoring.clear();
+        made.without_nan.clear();
         if !made.schedules.is_empty() {
             made.schedules.clear();
             self.note("advanced.scalingModifiers: the cron triggers are left out: beside a formula, KEDA's HorizontalPodAutoscaler has CPU and memory alone");

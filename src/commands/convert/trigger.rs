@@ -2,6 +2,7 @@
 
 use super::conversion::{Conversion, resource, utilization};
 use super::userinfo::without_userinfo;
+use crate::promql::formula::without_nan;
 use crate::promql::guard::names_namespace;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -35,8 +36,8 @@ pub struct Made {
     pub schedules: Vec<Value>,
     /// The names and queries of triggers, and whether an empty result is 0.
     pub queries: Vec<(String, String, bool)>,
-    /// The paths of triggers whose metrics are 0 without a series.
-    pub ignoring: Vec<String>,
+    /// The paths of triggers whose queries leave NaN and infinities out.
+    pub without_nan: Vec<String>,
 }
 
 impl Made {
@@ -46,7 +47,7 @@ impl Made {
         other.custom.into_iter().for_each(|metric| self.push(metric));
         self.schedules.append(&mut other.schedules);
         self.queries.append(&mut other.queries);
-        self.ignoring.append(&mut other.ignoring);
+        self.without_nan.append(&mut other.without_nan);
     }
 
     /// Adds a metric of a query, with a number behind its name if another one has that.
@@ -202,10 +203,12 @@ fn prometheus(
     let name = named.map_or_else(|| format!("trigger-{index}"), str::to_owned);
     let threshold =
         target(conversion, &format!("{path}: metadata.threshold"), &threshold, rounded)?;
+    let is_ignored = field("ignoreNullValues").is_none_or(|value| !is_false(&value));
+    let bounded = is_ignored.then(|| without_nan(&query)).flatten();
     let mut metric = json!({
         "metricName": name.replace(['/', '%'], "-"),
         "per": "Workload",
-        "query": query,
+        "query": bounded.as_ref().unwrap_or(&query),
     });
     let target_field = match trigger.metric_type.as_deref() {
         Some("Value") => "value",
@@ -224,7 +227,6 @@ fn prometheus(
     if metric["activation"].as_str().is_some_and(|activation| activation.starts_with('-')) {
         conversion.note(&format!("{what} {activation_threshold:?} is below 0: so each value is active here, as one below 0 counts as 0; for KEDA one that is lower yet is not active"));
     }
-    let is_ignored = field("ignoreNullValues").is_none_or(|value| !is_false(&value));
     if is_ignored {
         metric["onEmpty"] = json!("Zero");
     }
@@ -233,8 +235,8 @@ fn prometheus(
     }
     server(conversion, path, trigger);
     let queries = vec![(name, query, is_ignored)];
-    let ignoring = is_ignored.then(|| path.to_owned()).into_iter().collect();
-    Some(Made { custom: vec![metric], queries, ignoring, ..Made::default() })
+    let without_nan = bounded.is_some().then(|| path.to_owned()).into_iter().collect();
+    Some(Made { custom: vec![metric], queries, without_nan, ..Made::default() })
 }
 
 /// Notes what a trigger says of the server.
