@@ -353,7 +353,7 @@ fn no_text_of_an_object_controls_a_terminal() {
 
 /// There is one window for all scaling down, and KEDA waits for `cooldownPeriod` before zero alone.
 #[test]
-fn a_cooldown_that_keeps_replicas_for_long_is_a_preview() {
+fn a_cooldown_or_window_that_keeps_replicas_for_long_is_a_preview() {
     let window = |seconds: i64| format!("scaleDown: {{stabilizationWindowSeconds: {seconds}}}");
     for (cooldown, behavior, expected, is_preview) in [
         (Some(600), String::new(), json!(600), false),
@@ -367,6 +367,9 @@ fn a_cooldown_that_keeps_replicas_for_long_is_a_preview() {
         (Some(60), window(60), json!(60), false),
         (Some(0), window(0), json!(0), false),
         (Some(60), window(120), json!(120), false),
+        (Some(30), window(330), json!(330), false),
+        (Some(30), window(331), json!(331), true),
+        (None, window(3600), json!(3600), true),
         (Some(60), String::new(), Value::Null, false),
     ] {
         let given = cooldown.map(|seconds| format!("  cooldownPeriod: {seconds}\n"));
@@ -380,8 +383,8 @@ fn a_cooldown_that_keeps_replicas_for_long_is_a_preview() {
         let made = spec.pointer(at).cloned().unwrap_or_default();
         assert_eq!(made, expected, "{cooldown:?} {behavior}: {notes}");
         assert_eq!(notes.contains(PREVIEW), is_preview, "{cooldown:?} {behavior}: {notes}");
-        let is_longer = spec["mode"] == "Preview" && notes.contains("any replica is removed");
-        assert_eq!(is_longer, is_preview, "{notes}");
+        let is_told = notes.contains("any replica is removed") || notes.contains("sooner");
+        assert_eq!(spec["mode"] == "Preview" && is_told, is_preview, "{notes}");
     }
     let (_, notes) = scaled(&format!(
         "  minReplicaCount: 1\n  cooldownPeriod: 3600\n  triggers: [{}]\n",

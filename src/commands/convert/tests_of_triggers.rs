@@ -1,8 +1,17 @@
 //! Triggers that KEDA reads otherwise than their text alone says.
 
-use super::tests::{converted, scaled};
+use super::tests::{converted, scaled, trigger};
 use super::*;
 use crate::commands::check_files;
+
+const PREVIEW: &str = "may not scale as before";
+
+/// A cron trigger in UTC that asks for so many replicas.
+fn cron(start: &str, end: &str, replicas: &str) -> String {
+    format!(
+        "{{type: cron, metadata: {{timezone: UTC, start: '{start}', end: '{end}', desiredReplicas: '{replicas}'}}}}"
+    )
+}
 
 /// The ScaledObject of a Prometheus trigger of this query, and with this metadata.
 fn of_query(query: &str, metadata: &str) -> Converted {
@@ -66,4 +75,79 @@ fn an_idle_workload_has_no_bound_by_nan() {
         spec["customMetrics"][1]["query"],
         "((avg(x{namespace=\"shop\"}) < Inf > -Inf\n) > bool 0) * 3"
     );
+}
+
+/// For KEDA it is a window while the next end comes before the next start.
+#[test]
+fn a_cron_trigger_whose_starts_and_ends_do_not_take_turns_is_a_preview() {
+    for (start, end, is_preview) in [
+        ("0 8 * * *", "0 18 * * *", false),
+        ("0 20 * * *", "0 6 * * *", false),
+        ("0 8 * * 1-5", "0 18 * * 1-5", false),
+        ("0 22 * * 1-5", "0 6 * * 2-6", false),
+        ("0 8 1 * *", "0 8 3 * *", false),
+        ("0 8,14 * * *", "0 12,18 * * *", false),
+        ("*/2 * * * *", "1-59/2 * * * *", false),
+        // It begins once a year.
+        ("0 0 20 12 *", "0 0 27 12 *", false),
+        ("0 8 * * *", "0 18 * * 1-5", true),
+        ("0 8 * * 1-5", "0 20 * * *", true),
+        ("0 8,9 * * *", "0 18 * * *", true),
+        ("0 8 * * *", "0 8,18 * * *", true),
+        // Not each month has a day 31.
+        ("0 8 1 * *", "0 8 31 * *", true),
+    ] {
+        let cron = cron(start, end, "9");
+        let (spec, notes) = scaled(&format!("  minReplicaCount: 1\n  triggers: [{cron}]\n"));
+        assert_eq!(spec["schedules"][0]["minReplicas"], 9);
+        assert_eq!(notes.contains(PREVIEW), is_preview, "{start} {end}: {notes}");
+        assert_eq!(
+            notes.contains("triggers[0]: its starts and ends do not take turns"),
+            is_preview
+        );
+    }
+}
+
+/// The replicas of a schedule and of a fallback are there whatever the policies are, and KEDA's are not.
+#[test]
+fn what_would_add_replicas_where_scaling_up_is_disabled_is_a_preview() {
+    const PAUSED: &str = "autoscaling.keda.sh/paused-scale-out: 'true'";
+    const DISABLED: &str = "advanced: {horizontalPodAutoscalerConfig: {behavior: {scaleUp: {selectPolicy: Disabled}}}}";
+    let fallback = |replicas: i32, behavior: &str| {
+        format!("fallback: {{failureThreshold: 3, replicas: {replicas}, behavior: {behavior}}}")
+    };
+    let higher = |replicas| fallback(replicas, "currentReplicasIfHigher");
+    let (load, nine) = (trigger(""), cron("0 8 * * *", "0 18 * * *", "9"));
+    let two = nine.replace("'9'", "'2'");
+    let one = |trigger: &str| format!("triggers: [{trigger}]");
+    let both = |cron: &str| format!("triggers: [{load}, {cron}]");
+    let (alone, nine, two) = (one(&load), both(&nine), both(&two));
+    for (annotation, spec, triggers, expected) in [
+        (PAUSED, "", &nine, Some("schedules")),
+        ("", DISABLED, &nine, Some("schedules")),
+        (PAUSED, &*higher(6), &alone, Some("fallback")),
+        ("", &*format!("{DISABLED}, {}", higher(6)), &alone, Some("fallback")),
+        // No more than there are at least.
+        (PAUSED, "", &two, None),
+        (PAUSED, &*higher(2), &alone, None),
+        // It asks for them as any metric does.
+        (PAUSED, &*fallback(6, "static"), &alone, None),
+        ("", "", &nine, None),
+        // Nothing of KEDA's removes any but policies.
+        ("autoscaling.keda.sh/paused-scale-in: 'true'", "", &nine, None),
+    ] {
+        let comma = if spec.is_empty() { "" } else { ", " };
+        let made = converted(&format!(
+            "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web, namespace: shop, annotations: \
+             {{{annotation}}}}}, spec: {{scaleTargetRef: {{name: web}}, minReplicaCount: 2, {triggers}{comma}{spec}}}}}"
+        ));
+        let notes = made.notes.join("\n");
+        let is_preview = made.objects[0]["spec"]["mode"] == "Preview";
+        assert_eq!(is_preview, expected.is_some(), "{annotation} {spec} {triggers}: {notes}");
+        if let Some(part) = expected {
+            let note =
+                format!("{part}: replicas are added at once, whatever behavior.scaleUp says");
+            assert!(notes.contains(&note), "{note}: {notes}");
+        }
+    }
 }
