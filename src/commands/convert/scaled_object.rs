@@ -142,6 +142,7 @@ impl Conversion {
             None => {}
         }
         self.annotations(annotations, &mut new);
+        self.added_at_once(&new);
         self.advise("the ScaledObject has a HorizontalPodAutoscaler of its own: while that is there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector), but with --native-hpas=ignore both do. Delete the ScaledObject before the Autoscaler is active, or set `mode: Preview` meanwhile. If the workload is at zero then, scale it to 1, as that is not Plimsoll's zero; KEDA would take that back");
         new
     }
@@ -184,6 +185,23 @@ impl Conversion {
         if !made.schedules.is_empty() {
             made.schedules.clear();
             self.note("advanced.scalingModifiers: the cron triggers are left out: beside a formula, KEDA's HorizontalPodAutoscaler has CPU and memory alone");
+        }
+    }
+
+    /// KEDA's HPA adds what a cron trigger or a fallback asks for by its policies, a schedule and a fallback do not.
+    fn added_at_once(&mut self, new: &Value) {
+        if new.pointer("/behavior/scaleUp/selectPolicy") != Some(&json!("Disabled")) {
+            return;
+        }
+        let least = new["minReplicas"].as_i64();
+        let schedules = new["schedules"].as_array().into_iter().flatten();
+        let most = schedules.filter_map(|schedule| schedule["minReplicas"].as_i64()).max();
+        for (field, replicas) in
+            [("schedules", most), ("fallback", new["fallback"]["replicas"].as_i64())]
+        {
+            if replicas > least {
+                self.missing(&format!("{field}: replicas are added at once, whatever behavior.scaleUp says; with its selectPolicy Disabled KEDA's HorizontalPodAutoscaler adds none"));
+            }
         }
     }
 

@@ -2,6 +2,8 @@
 
 use super::conversion::{Conversion, resource, utilization};
 use super::userinfo::without_userinfo;
+use crate::clock::WallClock;
+use crate::hpa::schedule::{self, ScheduleSpec};
 use crate::promql::formula::without_nan;
 use crate::promql::guard::names_namespace;
 use serde::Deserialize;
@@ -150,14 +152,25 @@ fn cron(
     let name: String = trigger.name.as_deref().unwrap_or_default().chars().map(plain).collect();
     let name = name.trim_matches('-');
     let name = if name.is_empty() || name.len() > 50 { "cron" } else { name };
-    Some(json!({
+    let schedule = json!({
         "name": format!("{name}-{index}"),
         "timeZone": field("timezone"),
         "start": cron_expression(&field("start")),
         "end": cron_expression(&field("end")),
         // A schedule takes the place of minReplicas.
         "minReplicas": replicas.max(min),
-    }))
+    });
+    if !takes_turns(&schedule) {
+        conversion.missing(&format!("{path}: its starts and ends do not take turns in the coming year. For KEDA it is within a window while the next end comes before the next start: from the last start before an end on; a schedule lasts from the first start after an end to the next end"));
+    }
+    Some(schedule)
+}
+
+/// Whether the starts and ends of a schedule take turns. What is invalid is told where the whole is read.
+fn takes_turns(schedule: &Value) -> bool {
+    let spec = serde_json::from_value::<ScheduleSpec>(schedule.clone());
+    let read = spec.ok().and_then(|spec| schedule::parse(&[spec]).ok()).unwrap_or_default();
+    read.takes_turns(0, WallClock::default().timestamp().as_millisecond())
 }
 
 /// A cron expression of KEDA as a schedule takes it: `?` is `*`, and `N/S` is from N to the last value.

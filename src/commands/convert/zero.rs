@@ -9,8 +9,8 @@ const MAX_EXACT_UP: i32 = 10;
 const MAX_EXACT_DOWN: i32 = 8;
 /// The longest stabilization window, in seconds.
 const MAX_WINDOW: i64 = 3600;
-/// The window of an HPA whose object gives none, and how much longer one may be that KEDA's HPA does not have: an
-/// active Autoscaler keeps the replicas of each peak for so long.
+/// The window of an HPA whose object gives none, and how much longer one may be that KEDA does not have: an active
+/// Autoscaler keeps the replicas of each peak for so long.
 const DEFAULT_WINDOW: i64 = 300;
 const MAX_LONGER: i64 = 300;
 /// The replicas to which an HPA scales up from 0 at once, if its behavior does not say otherwise.
@@ -117,7 +117,16 @@ pub fn cooldown(conversion: &mut Conversion, cooldown: i64, new: &mut Value) {
             false => conversion.note(&note),
         }
     } else if cooldown < window {
-        conversion.note(&format!("cooldownPeriod {cooldown} s: zero is waited for as long as for any other scale down, behavior.scaleDown.stabilizationWindowSeconds, which is {window} s"));
+        let note = format!(
+            "cooldownPeriod {cooldown} s: zero is waited for as long as for any other scale down, behavior.scaleDown.stabilizationWindowSeconds, which is {window} s"
+        );
+        match window > cooldown + MAX_LONGER {
+            true => conversion.missing(&format!(
+                "{note}, and KEDA goes to zero from any number of replicas {} s sooner",
+                window - cooldown
+            )),
+            false => conversion.note(&note),
+        }
     }
 }
 
