@@ -44,7 +44,7 @@ fn a_prometheus_trigger_becomes_a_custom_metric_of_the_workload() {
     assert_eq!(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 60);
     assert_eq!(
         spec["customMetrics"],
-        json!([{"metricName": "qps", "per": "Workload", "averageValue": "100.001", "activation": "2.5",
+        json!([{"metricName": "qps", "per": "Workload", "averageValue": "100.001",
             "fallback": {"failureDurationSeconds": 30, "replicas": 6},
             "query": "sum(rate(http_requests_total{namespace=\"shop\"}[2m] offset 1m))"}])
     );

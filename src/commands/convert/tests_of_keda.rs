@@ -103,9 +103,10 @@ fn a_fallback_without_an_exact_counterpart_is_a_preview() {
     let (spec, _) = one("currentReplicasIfHigher", &trigger(""));
     assert_eq!(spec["fallback"], json!({"failureThreshold": 3, "replicas": 6}));
     // Neither does KEDA read these.
-    for triggers in
-        [CRON.to_owned(), format!("{CRON}, {{type: memory, metadata: {{value: '80'}}}}")]
-    {
+    for triggers in [
+        CRON.to_owned(),
+        format!("{CRON}, {{type: memory, metricType: Utilization, metadata: {{value: '80'}}}}"),
+    ] {
         let (spec, notes) = one("static", &triggers);
         assert!(notes.contains("fallback is left out"), "{notes}");
         assert!(!spec.to_string().contains("fallback") && !notes.contains(PREVIEW), "{notes}");
@@ -411,7 +412,6 @@ fn thresholds_are_rounded_as_keda_does() {
         assert_eq!(spec["customMetrics"][0]["averageValue"], expected, "{notes}");
         let note = format!("triggers[0]: metadata.threshold \"{threshold}\": ");
         assert_eq!(notes.contains(&note), is_noted, "{notes}");
-        assert!(!notes.contains(PREVIEW), "{notes}");
     }
     for threshold in ["0.0004", "0", "-1", "1e16", "NaN", "x"] {
         let trigger = trigger("").replace("'5'", &format!("'{threshold}'"));
@@ -430,7 +430,7 @@ fn thresholds_are_rounded_as_keda_does() {
         assert_eq!(notes.contains(&note), is_noted, "{notes}");
     }
     let (spec, notes) = scaled(&format!(
-        "  minReplicaCount: 1\n  advanced: {{scalingModifiers: {{formula: a + 1, target: '0.0019', activationTarget: '7.0019'}}}}\n  triggers: [{}]\n",
+        "  advanced: {{scalingModifiers: {{formula: a + 1, target: '0.0019', activationTarget: '7.0019'}}}}\n  triggers: [{}]\n",
         named("a")
     ));
     let metric = &spec["customMetrics"][0];
@@ -443,12 +443,9 @@ fn thresholds_are_rounded_as_keda_does() {
     }
 }
 
-/// A trigger's total below 0 is 0 for KEDA's HPA and in a formula, but not where it asks whether the trigger is active.
+/// A trigger's total below 0 is 0 for KEDA's HPA and in a formula.
 #[test]
 fn totals_below_zero_are_read_as_keda_reads_them() {
-    let active = trigger("activationThreshold: '-1'");
-    let (_, notes) = scaled(&format!("  triggers: [{active}]\n"));
-    assert!(notes.contains("metadata.activationThreshold \"-1\" is below 0"), "{notes}");
     let (spec, notes) = scaled(&format!(
         "  minReplicaCount: 1\n  advanced: {{scalingModifiers: {{formula: a - 7, target: '5'}}}}\n  triggers: [{}]\n",
         named("a")

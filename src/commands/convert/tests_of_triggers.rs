@@ -151,3 +151,133 @@ fn what_would_add_replicas_where_scaling_up_is_disabled_is_a_preview() {
         }
     }
 }
+
+/// KEDA's HPA has the formula in the place of all but CPU and memory of whole pods.
+#[test]
+fn a_metric_of_a_container_beside_a_formula_is_left_out() {
+    let cpu = |container: &str| {
+        format!("{{type: cpu, metricType: Utilization, metadata: {{value: '50'{container}}}}}")
+    };
+    let container = cpu(", containerName: app");
+    let load = trigger("").replacen("metadata", "name: a, metadata", 1);
+    let of = |advanced: &str, triggers: &str| {
+        scaled(&format!("  minReplicaCount: 1\n{advanced}  triggers: [{load}, {triggers}]\n"))
+    };
+    let formula = "  advanced: {scalingModifiers: {formula: a * 2, target: '5'}}\n";
+    let (spec, notes) = of(formula, &format!("{container}, {}", cpu("")));
+    let kinds: Vec<&Value> = spec["metrics"].as_array().expect("a list").iter().collect();
+    assert!(kinds.len() == 1 && kinds[0]["type"] == "Resource", "{kinds:?}");
+    assert!(notes.contains("CPU and memory of a container are left out"), "{notes}");
+    assert_eq!(spec.get("mode"), None, "{notes}");
+    let (spec, _) = of(formula, &container);
+    assert_eq!(spec.get("metrics"), None);
+    let (spec, notes) = of("", &container);
+    assert_eq!(spec["metrics"][0]["type"], "ContainerResource");
+    assert!(!notes.contains("of a container"), "{notes}");
+}
+
+/// Totals are rounded up to thousandths, and KEDA's are not.
+#[test]
+fn a_target_of_which_a_thousandth_is_much_is_noted() {
+    for (threshold, is_noted, is_preview) in [
+        ("0.01", true, true),
+        ("0.005", true, true),
+        ("0.0101", true, true),
+        ("0.011", true, false),
+        ("0.049", true, false),
+        ("0.05", false, false),
+        ("5", false, false),
+    ] {
+        let load = trigger("").replace("'5'", &format!("'{threshold}'"));
+        // What a trigger of a formula has for its own is read by nobody.
+        let named = trigger("").replacen("metadata", "name: a, metadata", 1);
+        let formula = format!(
+            "  advanced: {{scalingModifiers: {{formula: a * 2, target: '{threshold}'}}}}\n"
+        );
+        for (advanced, one) in [("", &load), (&*formula, &named)] {
+            let (_, notes) =
+                scaled(&format!("  minReplicaCount: 1\n{advanced}  triggers: [{one}]\n"));
+            assert_eq!(
+                notes.contains("rounded up to thousandths"),
+                is_noted,
+                "{threshold}: {notes}"
+            );
+            assert_eq!(notes.contains(PREVIEW), is_preview, "{threshold}: {notes}");
+        }
+    }
+}
+
+/// KEDA reads it about zero alone.
+#[test]
+fn an_activation_is_kept_where_zero_is_possible() {
+    let load = trigger("activationThreshold: '2'").replacen("metadata", "name: a, metadata", 1);
+    let formula =
+        "  advanced: {scalingModifiers: {formula: a * 2, target: '5', activationTarget: '2'}}\n";
+    for advanced in ["", formula] {
+        for (least, activation) in [
+            ("", json!("2")),
+            ("  minReplicaCount: 3\n  idleReplicaCount: 0\n", json!("2")),
+            ("  minReplicaCount: 3\n", Value::Null),
+        ] {
+            let (spec, _) = scaled(&format!("{least}{advanced}  triggers: [{load}]\n"));
+            assert_eq!(spec["customMetrics"][0]["activation"], activation, "{least}{advanced}");
+            let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
+                "metadata": {"name": "web", "namespace": "shop"}, "spec": spec});
+            assert_eq!(check_files::tests::checked(&yaml(&object)).texts.warnings, [""; 0]);
+        }
+    }
+    // Each value is above it, as one below 0 counts as 0.
+    for (least, is_noted) in [("", true), ("  minReplicaCount: 1\n", false)] {
+        let load = load.replace("'2'", "'-2'");
+        for advanced in ["", &*formula.replace("'2'", "'-2'")] {
+            let (_, notes) = scaled(&format!("{least}{advanced}  triggers: [{load}]\n"));
+            assert_eq!(notes.contains("an activation of -2 is below 0"), is_noted, "{notes}");
+        }
+    }
+}
+
+/// Its Autoscaler would scale what is not scaled now.
+#[test]
+fn what_keda_refuses_is_a_preview() {
+    let load = trigger("");
+    let eight = "timezone: UTC, start: 0 8 * * *, end: 0 18 * * *, desiredReplicas";
+    for (triggers, expected) in [
+        (
+            "{type: cpu, metricType: Value, metadata: {value: '50'}}",
+            "triggers[1]: metricType Value, which KEDA refuses here, is read as Utilization",
+        ),
+        (
+            "{type: memory, metadata: {value: '50'}}",
+            "triggers[1]: metricType is missing, which KEDA refuses, and is read as Utilization",
+        ),
+        (
+            "{type: cpu, metadata: {value: '50', type: AverageValue}}",
+            "triggers[1]: metricType is missing; metadata.type AverageValue, which KEDA reads no more since 2.18, is read in its place",
+        ),
+        (
+            &*format!("{{type: cron, metricType: Utilization, metadata: {{{eight}: '5'}}}}"),
+            "triggers[1]: metricType Utilization of a cron trigger has no counterpart",
+        ),
+        (
+            &*format!("{{type: cron, metadata: {{{eight}: '0'}}}}"),
+            "triggers[1]: metadata.desiredReplicas \"0\" is refused by KEDA: expected a number other than 0",
+        ),
+        (
+            &*trigger("ignoreNullValues: maybe"),
+            "triggers[1]: metadata.ignoreNullValues \"maybe\", which KEDA refuses, is read as true",
+        ),
+    ] {
+        let (spec, notes) =
+            scaled(&format!("  minReplicaCount: 1\n  triggers: [{load}, {triggers}]\n"));
+        assert_eq!(spec["mode"], "Preview", "{notes}");
+        assert!(notes.contains(expected), "{expected}: {notes}");
+    }
+    let (spec, notes) = scaled(&format!("  idleReplicaCount: 0\n  triggers: [{load}]\n"));
+    assert_eq!((&spec["mode"], &spec["minReplicas"]), (&json!("Preview"), &json!(0)));
+    assert!(notes.contains("idleReplicaCount 0 is refused by KEDA"), "{notes}");
+    for value in ["true", "T", "1", "f", "False"] {
+        let load = trigger(&format!("ignoreNullValues: '{value}'"));
+        let (_, notes) = scaled(&format!("  triggers: [{load}]\n"));
+        assert!(!notes.contains(PREVIEW), "{notes}");
+    }
+}
