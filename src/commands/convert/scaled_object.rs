@@ -58,6 +58,9 @@ impl Conversion {
         if !made.without_nan.is_empty() {
             self.note(&format!("{}: `< Inf > -Inf` leaves NaN and infinities out of the query: where ignoreNullValues holds, KEDA reads them as 0, as it does an empty result, and onEmpty: Zero does here", made.without_nan.join(", ")));
         }
+        for metric in &made.custom {
+            trigger::coarse(self, metric);
+        }
         let stands_in = spec.fallback.as_ref().is_some_and(|fallback| {
             let target = modifiers.map(|modifiers| field(modifiers, "target"));
             fallback::convert(
@@ -71,10 +74,11 @@ impl Conversion {
         });
         match spec.idle_replica_count {
             Some(0) if min > 0 => zero::idle(self, min, &mut made, &mut new),
-            Some(idle) if idle != 0 => self.missing(&format!(
+            Some(0) => self.missing("idleReplicaCount 0 is refused by KEDA beside a minReplicaCount of 0: expected one above it; minReplicas 0 is what stays"),
+            Some(idle) => self.missing(&format!(
                 "idleReplicaCount {idle}: only 0 has a counterpart; minReplicas {min} is what stays"
             )),
-            _ => {}
+            None => {}
         }
         if made.is_only_schedules() {
             self.note("without another trigger a metric that is always 0 keeps the replicas at minReplicas, and the schedules raise that");
@@ -87,6 +91,7 @@ impl Conversion {
         if may_be_zero && !is_active {
             new["minReplicas"] = json!(1);
         }
+        zero::activation(self, &mut made, new["minReplicas"] == 0);
         match (may_be_zero && !made.metrics.is_empty(), made.schedules.is_empty()) {
             (true, true) if !is_active => self.note(
                 "minReplicas is 1: without a Prometheus or cron trigger nothing tells when to leave zero",
@@ -176,12 +181,17 @@ impl Conversion {
             trigger::cut_off,
             &mut metric,
         );
-        self.note("advanced.scalingModifiers.formula becomes one query. As in KEDA, an empty result, NaN and +Inf of a trigger with ignoreNullValues count as 0 in it, and remove replicas. KEDA rounds each trigger to thousandths first. A trigger below 0 counts as 0 in it, as in KEDA. A result below 0 is 0 here; KEDA's HorizontalPodAutoscaler takes it for more than can be counted, and goes to maxReplicaCount");
+        self.note("advanced.scalingModifiers.formula becomes one query. As in KEDA, an empty result, NaN and +Inf of a trigger with ignoreNullValues count as 0 in it, and remove replicas. KEDA rounds each trigger to thousandths first. A trigger below 0 counts as 0 in it, as in KEDA. A result below 0 is 0 here; KEDA's HorizontalPodAutoscaler goes to maxReplicaCount by it where Kubernetes takes it for more than can be counted, as 1.36 does and 1.30 does not");
         if formula.contains("??") && made.queries.iter().any(|(_, _, null_is_zero)| !null_is_zero) {
             self.missing("advanced.scalingModifiers.formula: `??` takes its right side as soon as the left one has no value; KEDA does after failureThreshold failures, with fallback.behavior scalingModifiers");
         }
         made.custom = vec![metric];
         made.without_nan.clear();
+        let all = made.metrics.len();
+        made.metrics.retain(|metric| metric["type"] == "Resource");
+        if made.metrics.len() < all {
+            self.note("advanced.scalingModifiers: CPU and memory of a container are left out: beside a formula, KEDA's HorizontalPodAutoscaler has those of whole pods alone");
+        }
         if !made.schedules.is_empty() {
             made.schedules.clear();
             self.note("advanced.scalingModifiers: the cron triggers are left out: beside a formula, KEDA's HorizontalPodAutoscaler has CPU and memory alone");

@@ -46,6 +46,19 @@ pub fn idle(conversion: &mut Conversion, min: i32, made: &mut Made, new: &mut Va
     conversion.note(&format!("idleReplicaCount: minReplicas is 0, and for each trigger a second metric asks for {min} replicas while the trigger is active"));
 }
 
+/// `activationThreshold`, which KEDA reads about zero alone.
+pub fn activation(conversion: &mut Conversion, made: &mut Made, may_be_zero: bool) {
+    for metric in made.custom.iter_mut().filter_map(Value::as_object_mut) {
+        let Some(activation) = metric.get("activation").and_then(Value::as_str) else { continue };
+        if !may_be_zero {
+            metric.remove("activation");
+        } else if activation.starts_with('-') {
+            let name = metric["metricName"].as_str().unwrap_or_default();
+            conversion.note(&format!("{name}: an activation of {activation} is below 0: so each value is active here, as one below 0 counts as 0; for KEDA one that is lower yet is not active"));
+        }
+    }
+}
+
 /// Without tolerances: `minReplicaCount` is a metric's target while the workload is not idle, and where it is more
 /// than a few replicas, a few below or above would be within the tolerance.
 pub fn exactly_least(conversion: &mut Conversion, min: i32, new: &mut Value) {
