@@ -132,19 +132,36 @@ mod tests {
         assert_eq!((made.errors.len(), made.notes.len()), (0, 1), "{made:?}");
     }
 
-    /// Argo CD would prune it, as it is not in Git.
+    /// Argo CD and others would prune it, as it is not in what they apply.
     #[test]
     fn what_says_who_owns_an_object_is_left_out_with_a_note() {
         let metadata = "name: web, namespace: shop, labels: {team: a, app.kubernetes.io/instance: shop, \
-            argocd.argoproj.io/instance: shop, app.kubernetes.io/managed-by: Helm}, annotations: \
+            argocd.argoproj.io/instance: shop, app.kubernetes.io/managed-by: Helm, kapp.k14s.io/app: '1', \
+            kapp.k14s.io/association: v1.x, objectset.rio.cattle.io/hash: abc, \
+            kustomize.toolkit.fluxcd.io/name: shop, applyset.kubernetes.io/part-of: applyset-x-v1}, annotations: \
             {argocd.argoproj.io/tracking-id: 'shop:keda.sh/ScaledObject:shop/web', meta.helm.sh/release-name: web, \
-            argocd.argoproj.io/sync-options: Prune=false}";
+            argocd.argoproj.io/sync-options: Prune=false, kapp.k14s.io/identity: 'v1;shop/keda.sh/ScaledObject/web', \
+            kapp.k14s.io/change-group: apps, objectset.rio.cattle.io/id: x, config.k8s.io/owning-inventory: i}";
         let made = scaled_object("keda.sh/v1alpha1", "ScaledObject", metadata);
         let kept = &made.objects[0]["metadata"];
         assert_eq!(kept["labels"], json!({"team": "a"}));
-        assert_eq!(kept["annotations"], json!({"argocd.argoproj.io/sync-options": "Prune=false"}));
+        let others = json!({"argocd.argoproj.io/sync-options": "Prune=false", "kapp.k14s.io/change-group": "apps"});
+        assert_eq!(kept["annotations"], others);
         let notes = made.notes.join("\n");
-        for name in ["app.kubernetes.io/instance", "/tracking-id", "managed-by", "/release-name"] {
+        for name in [
+            "app.kubernetes.io/instance",
+            "/tracking-id",
+            "managed-by",
+            "/release-name",
+            "kapp.k14s.io/app",
+            "/association",
+            "/identity",
+            "objectset.rio.cattle.io/hash",
+            "/id",
+            "kustomize.toolkit.fluxcd.io/name",
+            "/part-of",
+            "/owning-inventory",
+        ] {
             assert!(notes.contains(name), "{name}: {notes}");
         }
         let made = converted(&format!(
@@ -152,7 +169,7 @@ mod tests {
              {{apiVersion: apps/v1, kind: Deployment, name: web}}, maxReplicas: 3}}}}"
         ));
         let kept = &made.objects[0]["metadata"];
-        assert_eq!(kept["labels"].as_object().map(Map::len), Some(4), "{kept}");
+        assert_eq!(kept["labels"].as_object().map(Map::len), Some(9), "{kept}");
         assert_eq!(made.notes, [""; 0]);
         let by_hand = "name: web, labels: {app.kubernetes.io/managed-by: hand}";
         let made = scaled_object("keda.sh/v1alpha1", "ScaledObject", by_hand);
