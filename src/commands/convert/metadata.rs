@@ -6,16 +6,31 @@ use super::conversion::Conversion;
 use crate::k8s::is_subdomain;
 use serde_json::{Map, Value, json};
 
-/// The labels and annotations by which Argo CD and Helm know what is theirs. Argo CD prunes an object that has them and
-/// is not in Git.
-const OWNERSHIP: [&str; 6] = [
+/// The labels and annotations by which Argo CD, Helm, kapp and others know what is theirs. Most of them prune an object
+/// that has them and is not in what they apply.
+const OWNERSHIP: [&str; 19] = [
+    "addonmanager.kubernetes.io/mode",
     "app.kubernetes.io/instance",
+    "applyset.kubernetes.io/part-of",
     "argocd.argoproj.io/instance",
     "argocd.argoproj.io/tracking-id",
     "argocd.argoproj.io/installation-id",
+    "config.k8s.io/owning-inventory",
+    "configmanagement.gke.io/managed",
+    "helm.toolkit.fluxcd.io/name",
+    "helm.toolkit.fluxcd.io/namespace",
+    "kapp.k14s.io/app",
+    "kapp.k14s.io/association",
+    "kapp.k14s.io/identity",
+    "kapp.k14s.io/original",
+    "kapp.k14s.io/original-diff-md5",
+    "kustomize.toolkit.fluxcd.io/name",
+    "kustomize.toolkit.fluxcd.io/namespace",
     "meta.helm.sh/release-name",
     "meta.helm.sh/release-namespace",
 ];
+/// The prefixes of those of Rancher and Config Sync.
+const OF_OWNERS: [&str; 2] = ["objectset.rio.cattle.io", "configsync.gke.io"];
 
 /// Why the metadata of an object can't be that of an Autoscaler. One that is only tried needs no name.
 pub fn fault(object: &Value, is_tried: bool) -> Option<String> {
@@ -59,7 +74,7 @@ pub fn kept(object: &Value, conversion: &mut Conversion) -> Value {
         }
     }
     if !owned.is_empty() {
-        conversion.advise(&format!("{} left out: by {} Argo CD and Helm know what they own, and Argo CD may prune an object that has them and is not in Git", owned.join(", "), if owned.len() == 1 { "it" } else { "them" }));
+        conversion.advise(&format!("{} left out: by {} Argo CD, Helm, kapp and others know what they own, and most may prune an object that has them and is not in what they apply", owned.join(", "), if owned.len() == 1 { "it" } else { "them" }));
     }
     metadata
 }
@@ -67,7 +82,7 @@ pub fn kept(object: &Value, conversion: &mut Conversion) -> Value {
 /// Not kubectl's copy of the object, nor what is KEDA's: `kubectl apply` would remove the others, which it once wrote
 /// itself.
 fn is_kept(name: &str) -> bool {
-    let prefix = name.split_once('/').map_or("", |(prefix, _)| prefix);
+    let prefix = prefix(name);
     let is_of_keda = prefix == "keda.sh" || prefix.ends_with(".keda.sh");
     !is_of_keda
         && prefix != "autoscaling.alpha.kubernetes.io"
@@ -75,7 +90,13 @@ fn is_kept(name: &str) -> bool {
 }
 
 fn is_ownership(name: &str, value: &Value) -> bool {
-    OWNERSHIP.contains(&name) || (name == "app.kubernetes.io/managed-by" && value == "Helm")
+    OWNERSHIP.contains(&name)
+        || OF_OWNERS.contains(&prefix(name))
+        || (name == "app.kubernetes.io/managed-by" && value == "Helm")
+}
+
+fn prefix(name: &str) -> &str {
+    name.split_once('/').map_or("", |(prefix, _)| prefix)
 }
 
 #[cfg(test)]
