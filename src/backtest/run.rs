@@ -321,6 +321,38 @@ mod tests {
         assert_eq!(begin(raised, &queue), (0, 2));
     }
 
+    /// As `plimsoll convert` makes of an `idleReplicaCount`.
+    #[test]
+    fn a_bound_that_follows_from_the_load_is_computed_of_it() {
+        let of = |bound: &str| {
+            let query = "sum(rate(x_total[2m])) < Inf";
+            let bound = bound.replace("LOAD", query);
+            candidate(json!({
+                "minReplicas": 0,
+                "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+                "customMetrics": [
+                    {"metricName": "x", "per": "Workload", "averageValue": "10", "query": query},
+                    {"metricName": "least", "per": "Workload", "averageValue": "1", "query": bound},
+                ],
+            }))
+        };
+        let load = load("0,0\n300,0\n301,5\n600,5\n601,50\n900,50\n901,0\n1200,0\n");
+        let wanted = |candidate: &Candidate| -> Vec<i32> {
+            let run = run(candidate, &load, &options()).unwrap();
+            let mut wanted: Vec<i32> = run.replicas.iter().map(|(_, _, wanted)| *wanted).collect();
+            wanted.dedup();
+            wanted
+        };
+        assert_eq!(wanted(&of("((LOAD\n) > bool 0) * 3")), [0, 3, 5, 0]);
+        assert_eq!(wanted(&of("vector(4)")), [4, 5, 4]);
+        let trace = Trace::File(load.clone());
+        assert_eq!(trace.needs(&of("((LOAD\n) > bool 0) * 3"), &options())[10..12], [0, 3]);
+        for stray in ["hour() > bool 8", "(sum(rate(y_total[2m])) > bool 0) * 3"] {
+            let error = run(&of(stray), &load, &options()).unwrap_err();
+            assert!(error.contains("a value that follows from the load was expected"), "{error}");
+        }
+    }
+
     #[test]
     fn nothing_is_needed_while_one_of_several_metrics_is_unknown() {
         let both = candidate(json!({"resourceMetrics": [
