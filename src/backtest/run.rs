@@ -6,7 +6,7 @@ use super::load::Load;
 use super::measured::Measured;
 use super::observer::{Decided, Observer};
 use super::queue::Queue;
-use super::source::{Scraped, Source};
+use super::source::{Following, Scraped, Source};
 use super::workload::Workload;
 use crate::hpa::{
     self, ConditionKind, Context, ControllerConfig, Input, Outcome, Scale, ScalingHistory,
@@ -72,7 +72,7 @@ pub struct Span<'a> {
 ///
 /// # Errors
 /// If that is more than [`MAX_TICKS`] decisions, the load needs more replicas than can be simulated, or the candidate
-/// has more than one metric.
+/// has more than one metric with a load.
 pub fn run(candidate: &Candidate, load: &Load, options: &Options) -> Result<Run, String> {
     run_observed(candidate, load, options, &mut ())
 }
@@ -90,8 +90,9 @@ pub fn run_observed(
     candidate.only_metric()?;
     let window_ms = millis(options.window);
     let span = Span { first: load.first(), end: load.last(), window_ms, start: None, times: None };
-    let mut scraped = Scraped::new(load, window_ms, millis(options.scrape_interval));
-    simulate(candidate, &mut scraped, span, options, observer)
+    let scraped = Scraped::new(load, window_ms, millis(options.scrape_interval));
+    let mut source = Following::new(scraped, &candidate.metrics);
+    simulate(candidate, &mut source, span, options, observer)
 }
 
 /// Refuses runs that are too long.
@@ -128,7 +129,7 @@ pub fn simulate(
     source.load(span.first, &mut arrivals);
     let least = candidate.least_needed_at(span.first);
     let start = span.start.or_else(|| candidate.needed(&arrivals, least));
-    let mut queue = Queue::new(source, rate);
+    let mut queue = Following::new(Queue::new(source, rate), &candidate.metrics);
     closed_loop(&candidate, &mut queue, Span { start, ..span }, options, observer)
 }
 
