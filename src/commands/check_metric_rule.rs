@@ -75,6 +75,10 @@ mod tests {
         for (spec, expected) in [
             ("seriesQuery: x".to_owned(), "spec.metricsQuery: missing, and required"),
             (format!("seriesQuery: x + y, metricsQuery: {good}"), "spec.seriesQuery: "),
+            (
+                "seriesQuery: x, metricsQuery: '<<if eq .Series \"zz\">><<.Bad>><<end>>sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)'".to_owned(),
+                "spec.metricsQuery: .Bad is not known; .GroupBy, ",
+            ),
         ] {
             let (errors, warnings) = rule(&spec);
             assert!(warnings.is_empty() && errors.len() == 1, "{errors:?} {warnings:?}");

@@ -102,6 +102,29 @@ mod tests {
             ),
             // It may have that label.
             ("<<.Series>>{<<.LabelMatchers>>}<<index .GroupBySlice 1>>", None),
+            ("<<range $k, $v := .LabelValuesByName>><<$k>>=<<.>>,<<$.Series>><<end>>", None),
+            ("<<with .LabelValuesByName>><<.namespace>><<end>><<.LabelValuesByName.pod>>", None),
+            (
+                "<<if eq .Series \"zz\">><<.Bad>><<end>>sum(<<.Series>>)",
+                Some("rules[0].metricsQuery: .Bad is not known; .GroupBy, "),
+            ),
+            (
+                "<<if .Series>>x<<else if or .Bad .Series>>y<<end>>",
+                Some("rules[0].metricsQuery: .Bad is not known; .GroupBy, "),
+            ),
+            (
+                "<<range .LabelValuesByName>>x=\"<<.Foo>>\",<<end>>",
+                Some("rules[0].metricsQuery: .Foo: in range or with, the dot is the item or value"),
+            ),
+            (
+                "<<with .Series>><<.Foo>><<end>>",
+                Some("rules[0].metricsQuery: .Foo: in range or with, the dot is the item or value"),
+            ),
+            (
+                "<<range .GroupBySlice>><<$.Bad>><<(printf \"%s\" $.Bad)>><<end>>",
+                Some("rules[0].metricsQuery: .Bad is not known; .GroupBy, "),
+            ),
+            ("<<.Series.X>>", Some("rules[0].metricsQuery: can't evaluate field X")),
         ] {
             let config = format!(
                 "rules:\n- {{seriesQuery: x, metricsQuery: '{query}', resources: {{template: <<.Resource>>}}}}\n"
@@ -111,5 +134,13 @@ mod tests {
             assert_eq!(errors.len(), usize::from(expected.is_some()), "{errors:?}");
             assert!(expected.is_none_or(|expected| errors[0].starts_with(expected)), "{errors:?}");
         }
+        let template = "<<if not .Group>><<.Groupe>>_<<end>><<.Resource>>";
+        let config = format!(
+            "rules:\n- {{seriesQuery: x, metricsQuery: <<.Series>>, resources: {{template: '{template}'}}}}\n"
+        );
+        std::fs::write(file.path(), config).expect("it is written");
+        let errors = unknown_fields(&Config::read(file.path()).expect("a configuration"));
+        let expected = "rules[0].resources.template: .Groupe is not known; .Group, .Resource are";
+        assert_eq!(errors, [expected]);
     }
 }
