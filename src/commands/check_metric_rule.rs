@@ -50,6 +50,9 @@ fn check_labels(
     let in_query = |error: String| format!("spec.metricsQuery: {error}");
     let template = Template::parse(&spec.metrics_query);
     let template = template.map_err(|error| in_query(error.to_string()))?;
+    if let Some(error) = template.unknown_field(&fields("some_series", &[], &[])) {
+        return Err(in_query(error));
+    }
     let query = query(&template, namespace, queries).map_err(in_query)?;
     within_namespace(&query, &queries.namespace_label, namespace, &[])
         .map_err(|error| in_query(error.to_string()))?;

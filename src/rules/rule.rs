@@ -157,6 +157,12 @@ impl ResourceLabels {
         Ok(Self { template, overrides })
     }
 
+    /// The first field in the template that is not there, and what is wrong with it.
+    pub fn unknown_field(&self) -> Option<String> {
+        let (template, _) = self.template.as_ref()?;
+        template.unknown_field(&label_fields("", ""))
+    }
+
     /// The label that names the objects of a resource.
     pub fn label(&self, resource: &GroupResource, map: &ResourceMap) -> Option<String> {
         let by_override = self
