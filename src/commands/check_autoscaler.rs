@@ -2,11 +2,14 @@
 
 use super::check_context::{Context, Texts};
 use super::check_rule::short_range;
+use crate::config::Config;
 use crate::crd::{AutoscalerSpec, CustomMetric, Executor};
 use crate::hpa::{parse_group, schedule};
 use crate::promql::guard::{names_another, within_namespace};
+use crate::promql::name::metric_of;
 use crate::promql::query::Per;
 use crate::promql::result_label::{ResultLabel, result_label};
+use crate::serve::ApiGroup;
 use crate::watch::Workload;
 use jiff::{SignedDuration, Timestamp};
 
@@ -50,6 +53,31 @@ pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, foun
     if spec.executor == Executor::NativeHPA && spec.has_value_at_zero() {
         warnings.push("spec.executor: kube-controller-manager reads External metrics from external.metrics.k8s.io, which one adapter of the cluster serves: apiServices.external of the chart registers Plimsoll".to_owned());
     }
+}
+
+/// The metrics that no rule of a configuration gives. MetricRules beside the Autoscaler may, of pods and objects.
+pub fn not_given(spec: &AutoscalerSpec, config: &Config, has_metric_rules: bool) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (index, metric) in spec.metrics.iter().flatten().enumerate() {
+        let pods = metric.pods.as_ref().map(|pods| ("pods", &pods.metric.name));
+        let object = metric.object.as_ref().map(|object| ("object", &object.metric.name));
+        let external = metric.external.as_ref().map(|external| ("external", &external.metric.name));
+        let (group, list, rules, or) = match external {
+            Some(_) => (ApiGroup::External, "externalRules", &config.rules.external, ""),
+            None => (ApiGroup::Custom, "rules", &config.rules.custom, " or a MetricRule"),
+        };
+        let is_elsewhere =
+            config.forward.contains_key(&group) || (external.is_none() && has_metric_rules);
+        let Some((field, name)) = pods.or(object).or(external).filter(|_| !is_elsewhere) else {
+            continue;
+        };
+        // A generated name needs none.
+        let is_generated = metric_of(name) != name;
+        if !is_generated && !rules.iter().any(|rule| rule.may_give(name)) {
+            warnings.push(format!("spec.metrics[{index}].{field}.metric.name: no rule of {list} gives {name:?}: add one{or}, or name the adapter that gives it in passOn"));
+        }
+    }
+    warnings
 }
 
 /// What looks like a pause or a hold and is none.

@@ -46,6 +46,14 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>, context: &Context<'_
         found.texts.errors.push(format!("{}: no Autoscaler or MetricRule is in it: plimsoll convert makes Autoscalers of HorizontalPodAutoscalers and ScaledObjects", path.display()));
     }
     found.texts.warnings.extend(check_targets::warnings(&found.scalers));
+    for autoscaler in &found.autoscalers {
+        let of_namespace = format!("metricrule {}/", autoscaler.namespace);
+        let has_rules = found.metric_rules.iter().any(|rule| rule.starts_with(&of_namespace));
+        let config = context.config.into_iter();
+        let warnings = config
+            .flat_map(|config| check_autoscaler::not_given(&autoscaler.spec, config, has_rules));
+        found.texts.warnings.extend(warnings.map(|warning| autoscaler.about(&warning)));
+    }
     found
 }
 
@@ -179,6 +187,7 @@ pub mod tests {
             required: None,
             default: "",
             queries: &config.pod_queries,
+            config: None,
             scrape_interval: Duration::from_secs(30),
             // 2026-11-25T00:00:00Z
             now: 1_795_564_800_000,

@@ -215,7 +215,7 @@ pub struct ConvertFlags {
 #[derive(Clone, Debug, Args)]
 pub struct CheckFlags {
     /// The configuration file. With -f its labels and shared namespaces (podMetrics) are those of their queries,
-    /// too; without it, the defaults.
+    /// too, and its rules those that give their metrics; without it, the labels are the defaults.
     #[arg(value_name = "CONFIG", required_unless_present = "objects")]
     pub file: Option<PathBuf>,
 
