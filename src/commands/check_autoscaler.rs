@@ -306,6 +306,75 @@ mod tests {
     }
 
     #[test]
+    fn a_target_or_resource_that_nothing_is_called_is_a_warning() {
+        let of = |target: &str, more: &str| {
+            let found = check_files::tests::checked(&format!(
+                "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: web, namespace: shop}}\n\
+                 spec: {{scaleTargetRef: {{{target}}}, maxReplicas: 5{more}}}\n"
+            ));
+            assert_eq!(found.texts.errors, [""; 0]);
+            found.texts.warnings
+        };
+        let web = "apiVersion: apps/v1, kind: Deployment, name: web";
+        let metric = |kind: &str, field: &str, of: &str| {
+            format!(
+                ", metrics: [{{type: {kind}, {field}: {{{of}, target: {{type: Utilization, averageUtilization: 50}}}}}}]"
+            )
+        };
+        for (target, more, expected) in [
+            (
+                "apiVersion: apps/v1, kind: Deploymnet, name: web",
+                "",
+                "spec.scaleTargetRef.kind: \"Deploymnet\": apps has no such kind with a scale: expected Deployment, ReplicaSet or StatefulSet",
+            ),
+            (
+                "apiVersion: apps/v1, kind: DaemonSet, name: web",
+                "",
+                "spec.scaleTargetRef.kind: \"DaemonSet\"",
+            ),
+            (
+                "apiVersion: apps/v1, kind: Deployment, name: a b",
+                "",
+                "spec.scaleTargetRef.name: \"a b\": expected lower-case letters, digits, '-' and '.'",
+            ),
+            (
+                web,
+                ", resourceMetrics: [{resourceName: CPU, averageUtilization: 50}]",
+                "spec.resourceMetrics[0].resourceName: \"CPU\": the usage of pods is known of cpu and memory alone",
+            ),
+            (
+                web,
+                &*metric("Resource", "resource", "name: Memory"),
+                "spec.metrics[0].resource.name: \"Memory\"",
+            ),
+            (
+                web,
+                &*metric(
+                    "ContainerResource",
+                    "containerResource",
+                    "name: ephemeral-storage, container: a",
+                ),
+                "spec.metrics[0].containerResource.name: \"ephemeral-storage\"",
+            ),
+        ] {
+            let warnings = of(target, more);
+            assert!(warnings.len() == 1 && warnings[0].contains(expected), "{warnings:?}");
+        }
+        for target in [
+            web,
+            "apiVersion: apps/v1, kind: ReplicaSet, name: web-1.a",
+            "apiVersion: v1, kind: ReplicationController, name: web",
+            "apiVersion: argoproj.io/v1alpha1, kind: Rollout, name: web",
+        ] {
+            assert_eq!(
+                of(target, &metric("Resource", "resource", "name: cpu")),
+                [""; 0],
+                "{target}"
+            );
+        }
+    }
+
+    #[test]
     fn rollouts_of_a_kind_that_is_not_watched_are_a_warning() {
         let found = check_files::tests::checked(
             "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {name: web, namespace: shop}\n\

@@ -270,6 +270,15 @@ pub mod tests {
             ("v1", "MetricRule", named, RULE, Some("apiVersion: \"v1\": expected")),
             (
                 ours,
+                "Autoscaler",
+                "name: My_App, namespace: shop",
+                SCALE,
+                Some(
+                    "autoscaler shop/My_App: metadata.name: \"My_App\": expected lower-case letters",
+                ),
+            ),
+            (
+                ours,
                 "MetricRule",
                 "namespace: shop",
                 RULE,

@@ -71,7 +71,10 @@ fn check_takes_autoscalers_instead_of_a_configuration() {
             "{name}"
         );
     }
-    assert_eq!(plimsoll(&["check"]).status.code(), Some(2));
+    let nothing = plimsoll(&["check"]);
+    assert_eq!(nothing.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&nothing.stderr);
+    assert!(text.contains("<CONFIG|--filename <FILE>>"), "{text}");
 }
 
 /// Runs it on objects in a file.
