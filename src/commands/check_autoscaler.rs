@@ -2,6 +2,7 @@
 
 use super::check_context::{Context, Texts};
 use super::check_rule::short_range;
+use super::objects::name_fault;
 use crate::config::Config;
 use crate::crd::{AutoscalerSpec, CustomMetric, Executor};
 use crate::hpa::{parse_group, schedule};
@@ -12,6 +13,9 @@ use crate::promql::result_label::{ResultLabel, result_label};
 use crate::serve::ApiGroup;
 use crate::watch::Workload;
 use jiff::{SignedDuration, Timestamp};
+
+/// The kinds of `apps` that have a scale.
+const SCALED: [&str; 3] = ["Deployment", "ReplicaSet", "StatefulSet"];
 
 /// Checks the spec of an Autoscaler in this namespace.
 pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, found: &mut Texts) {
@@ -29,6 +33,7 @@ pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, foun
         check_metric(&path, metric, namespace, context, found);
     }
     let warnings = &mut found.warnings;
+    check_names(spec, warnings);
     check_mode(spec, context, warnings);
     check_schedules(spec, context, warnings);
     let types = spec.metrics.iter().flatten().map(|metric| &*metric.type_);
@@ -53,6 +58,33 @@ pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, foun
     if spec.executor == Executor::NativeHPA && spec.has_value_at_zero() {
         warnings.push("spec.executor: kube-controller-manager reads External metrics from external.metrics.k8s.io, which one adapter of the cluster serves: apiServices.external of the chart registers Plimsoll".to_owned());
     }
+}
+
+/// Names that nothing has.
+fn check_names(spec: &AutoscalerSpec, warnings: &mut Vec<String>) {
+    let target = &spec.scale_target_ref;
+    let (kind, group) = (&*target.kind, target.api_version.as_deref().unwrap_or_default());
+    if parse_group(group) == Ok("apps") && !SCALED.contains(&kind) {
+        warnings.push(format!(
+            "spec.scaleTargetRef.kind: {kind:?}: apps has no such kind with a scale: expected Deployment, ReplicaSet or StatefulSet"
+        ));
+    }
+    let fault = name_fault(&target.name);
+    warnings.extend(fault.map(|fault| format!("spec.scaleTargetRef.name: {fault}")));
+    let metrics = spec.metrics.iter().flatten().enumerate().filter_map(|(index, metric)| {
+        let pods = metric.resource.as_ref().map(|pods| ("resource", &pods.name));
+        let container = metric.container_resource.as_ref();
+        let container = container.map(|container| ("containerResource", &container.name));
+        let (field, name) = pods.or(container)?;
+        Some((format!("spec.metrics[{index}].{field}.name"), name))
+    });
+    let short = spec.resource_metrics.iter().enumerate().map(|(index, metric)| {
+        (format!("spec.resourceMetrics[{index}].resourceName"), &metric.resource_name)
+    });
+    let unknown = metrics.chain(short).filter(|(_, name)| !matches!(&***name, "cpu" | "memory"));
+    warnings.extend(unknown.map(|(field, name)| {
+        format!("{field}: {name:?}: the usage of pods is known of cpu and memory alone")
+    }));
 }
 
 /// The metrics that no rule of a configuration gives. MetricRules beside the Autoscaler may, of pods and objects.

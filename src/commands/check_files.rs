@@ -163,6 +163,8 @@ fn identity(version: &str, name: &str, namespace: &str, context: &Context<'_>, t
     }
     if name.is_empty() {
         wrong("metadata.name: missing, and required".to_owned());
+    } else if let Some(fault) = objects::name_fault(name) {
+        wrong(format!("metadata.name: {fault}"));
     }
     if let Some(required) = context.required.filter(|required| *required != namespace) {
         wrong(format!("metadata.namespace: {namespace:?}: --namespace is {required:?}"));

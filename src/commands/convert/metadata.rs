@@ -1,9 +1,8 @@
 //! What an Autoscaler has of the metadata of the object that it was.
 
 use super::super::check_schema;
-use super::super::objects::text;
+use super::super::objects::{name_fault, text};
 use super::conversion::Conversion;
-use crate::k8s::is_subdomain;
 use serde_json::{Map, Value, json};
 
 /// The labels and annotations by which Argo CD, Helm, kapp and others know what is theirs. Most of them prune an object
@@ -41,10 +40,7 @@ pub fn fault(object: &Value, is_tried: bool) -> Option<String> {
     let of_schema = faults.into_iter().find(|fault| fault.starts_with("metadata"));
     let of_name = || match text(object, "/metadata/name") {
         "" => Some("metadata.name: missing, and required".to_owned()),
-        name if is_subdomain(name) => None,
-        name => Some(format!(
-            "metadata.name: {name:?}: expected lower-case letters, digits, '-' and '.', with a letter or digit first and last"
-        )),
+        name => name_fault(name).map(|fault| format!("metadata.name: {fault}")),
     };
     of_schema.or_else(|| if is_tried { None } else { of_name() })
 }
