@@ -77,6 +77,42 @@ fn an_idle_workload_has_no_bound_by_nan() {
     );
 }
 
+/// KEDA's formula gives NaN for 0 / 0, by which nothing is active.
+#[test]
+fn a_formula_that_divides_by_zero_gives_zero() {
+    let [a, b] = ["a", "b"].map(|name| {
+        let query = format!("sum({name}{{namespace=\"shop\"}})");
+        format!(
+            "{{type: prometheus, name: {name}, metadata: {{query: '{query}', threshold: '5'}}}}"
+        )
+    });
+    for (formula, is_doubled) in [
+        ("a / b", true),
+        ("a > 5 ? a / b : 1", true),
+        ("a ** 0.5", true),
+        ("(a + b) / 2", false),
+        ("max([a, b]) - 7", false),
+        ("a > 5 ? a : b * 3", false),
+        ("round(a) + ceil(b)", false),
+    ] {
+        let (spec, notes) = scaled(&format!(
+            "  advanced: {{scalingModifiers: {{formula: '{formula}', target: '5'}}}}\n  triggers: [{a}, {b}]\n"
+        ));
+        let query = spec["customMetrics"][0]["query"].as_str().expect("a query");
+        let half =
+            query.strip_suffix(") == bool 0").and_then(|query| query.split_once(") >= -Inf or ("));
+        let half =
+            half.map(|(left, right)| (left.strip_prefix('(').expect("a parenthesis"), right));
+        assert_eq!(half.is_some(), is_doubled, "{formula}: {query}");
+        assert!(half.is_none_or(|(left, right)| left == right), "{query}");
+        assert_eq!(
+            notes.contains("NaN, as of 0 / 0, counts as 0"),
+            is_doubled,
+            "{formula}: {notes}"
+        );
+    }
+}
+
 /// For KEDA it is a window while the next end comes before the next start.
 #[test]
 fn a_cron_trigger_whose_starts_and_ends_do_not_take_turns_is_a_preview() {
