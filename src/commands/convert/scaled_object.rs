@@ -6,7 +6,7 @@ use super::conversion::{Conversion, SYNC_PERIOD};
 use super::fallback::{self, KedaFallback};
 use super::trigger::{self, Made, Trigger, is_false};
 use super::zero;
-use crate::promql::formula::{to_promql, trigger_value};
+use crate::promql::formula::{nan_as_zero, to_promql, trigger_value};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -171,6 +171,11 @@ impl Conversion {
         let Some(target) = trigger::target(self, what, &target, trigger::cut_off) else { return };
         let is_value = modifiers["metricType"] == "Value";
         let target_field = if is_value { "value" } else { "averageValue" };
+        let doubled = nan_as_zero(&query);
+        if doubled.is_some() {
+            self.note("advanced.scalingModifiers.formula: NaN, as of 0 / 0, counts as 0 here. In KEDA nothing is active by it, and what its HorizontalPodAutoscaler reads depends on the processor");
+        }
+        let query = doubled.unwrap_or(query);
         let mut metric = json!({"metricName": "formula", "per": "Workload", "query": query});
         metric[target_field] = json!(target);
         let activation = field(modifiers, "activationTarget");

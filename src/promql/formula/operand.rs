@@ -5,8 +5,8 @@ use crate::promql::bounds::USER_QUERY;
 use crate::promql::query::{MetricType, type_by_name};
 use crate::promql::tree;
 use promql_parser::parser::token::{
-    T_ADD, T_AVG, T_BOTTOMK, T_COUNT, T_DIV, T_GROUP, T_LAND, T_LOR, T_LUNLESS, T_MAX, T_MIN,
-    T_MOD, T_MUL, T_QUANTILE, T_STDDEV, T_STDVAR, T_SUB, T_SUM, T_TOPK,
+    T_ADD, T_AVG, T_BOTTOMK, T_COUNT, T_DIV, T_GROUP, T_GTR, T_LAND, T_LOR, T_LSS, T_LUNLESS,
+    T_MAX, T_MIN, T_MOD, T_MUL, T_QUANTILE, T_STDDEV, T_STDVAR, T_SUB, T_SUM, T_TOPK,
 };
 use promql_parser::parser::value::ValueType;
 use promql_parser::parser::{BinaryExpr, Call, Expr, LabelModifier};
@@ -29,6 +29,13 @@ pub fn without_nan(query: &str) -> Option<String> {
     let tree = tree::parse(query, &USER_QUERY).ok()?;
     let may_have = tree.value_type() == ValueType::Vector && !is_finite(&tree);
     may_have.then(|| bounded(query))
+}
+
+/// A query of one series without labels, with 0 in place of NaN, which 0 / 0 is. None of one that is never NaN, for
+/// certain.
+pub fn nan_as_zero(query: &str) -> Option<String> {
+    let tree = tree::parse(query, &USER_QUERY).ok()?;
+    (!is_finite(&tree)).then(|| format!("({query}) >= -Inf or ({query}) == bool 0"))
 }
 
 /// A query whose NaN and infinities are left out.
@@ -168,8 +175,11 @@ fn is_finite_call(call: &Call) -> bool {
         "rate" | "irate" | "increase" => {
             args.iter().all(|of| matches!(**of, Expr::MatrixSelector(_)))
         }
-        "abs" | "ceil" | "clamp" | "clamp_max" | "clamp_min" | "floor" | "sort" | "sort_desc"
-        | "vector" => args.iter().all(|of| is_finite(of)),
+        "abs" | "ceil" | "clamp" | "clamp_max" | "clamp_min" | "floor" | "sgn" | "sort"
+        | "sort_desc" | "vector" => args.iter().all(|of| is_finite(of)),
+        "round" if args.len() == 1 => is_finite(&args[0]),
+        // Of one series.
+        "scalar" => args.iter().all(|of| is_finite(of) && never_empty(of) && has_no_labels(of)),
         _ => false,
     }
 }
@@ -181,7 +191,22 @@ fn is_finite_binary(binary: &BinaryExpr) -> bool {
         T_ADD | T_SUB | T_MUL | T_LOR => is_finite(lhs) && is_finite(rhs),
         T_DIV | T_MOD => is_finite(lhs) && is_some_number(rhs),
         T_LAND | T_LUNLESS => is_finite(lhs),
+        T_GTR if is_below_infinity(lhs) && is_infinity(rhs, -1.0) => true,
         _ if op.is_comparison_operator() => is_bool || is_finite(lhs) && is_finite(rhs),
+        _ => false,
+    }
+}
+
+/// Whether it is `... < Inf`.
+fn is_below_infinity(expr: &Expr) -> bool {
+    let Expr::Binary(BinaryExpr { op, rhs, .. }) = expr else { return false };
+    op.id() == T_LSS && is_infinity(rhs, 1.0)
+}
+
+fn is_infinity(expr: &Expr, sign: f64) -> bool {
+    match expr {
+        Expr::NumberLiteral(number) => number.val == sign * f64::INFINITY,
+        Expr::Unary(inner) => is_infinity(&inner.expr, -sign),
         _ => false,
     }
 }
