@@ -6,7 +6,7 @@ use crate::hpa::{
     ScalarTarget, Spec,
 };
 use crate::k8s::Quantity;
-use crate::promql::constant::is_constant;
+use crate::promql::constant::{OfLoad, is_constant};
 use crate::promql::name::metric_of;
 use crate::promql::query::PrometheusMetric;
 use crate::time::UnixMillis;
@@ -75,6 +75,8 @@ pub struct Measure {
     pub is_utilization: bool,
     /// It is said to be a load, whatever its name says.
     pub is_load: bool,
+    /// How its value follows from that of the only metric with a load; none where it does not.
+    pub(super) of_load: Option<OfLoad>,
 }
 
 /// What a metric has one value for.
@@ -117,6 +119,7 @@ impl Candidate {
             tried.push(metric.clone());
         }
         set_keys(&mut metrics);
+        follow(&mut metrics);
         if metrics.is_empty() {
             return Err(left_out.into_iter().next().unwrap_or_else(|| "it has no metric".into()));
         }
@@ -138,19 +141,22 @@ impl Candidate {
         })
     }
 
-    /// Its only metric, of which a file has the load.
+    /// Its only metric with a load, which a file has. The values of its others follow from that.
     ///
     /// # Errors
     /// If there are more, or its load is in no file.
     pub fn only_metric(&self) -> Result<&Measure, String> {
-        match &*self.metrics {
-            [metric] if metric.is_constant() => Err(format!(
-                "the metric {}: a query whose values grow with the load was expected",
-                metric.name
-            )),
-            [metric] if !matches!(metric.of, Of::Resource { .. }) => Ok(metric),
-            [_] => Err("its metric: one of pods, or an Object or External metric with an averageValue was expected: a file of load says nothing of others".to_owned()),
-            more => Err(format!("{} metrics: one was expected, with an averageValue", more.len())),
+        let (others, loads): (Vec<&Measure>, Vec<&Measure>) =
+            self.metrics.iter().partition(|metric| metric.is_constant());
+        let wanted = |metric: &Measure, what: &str| {
+            Err(format!("the metric {}: a {what} the load was expected", metric.name))
+        };
+        match (&*loads, others.iter().find(|metric| metric.of_load.is_none())) {
+            ([], _) => wanted(others[0], "query whose values grow with"),
+            ([metric], _) if matches!(metric.of, Of::Resource { .. }) => Err("its metric: one of pods, or an Object or External metric with an averageValue was expected: a file of load says nothing of others".to_owned()),
+            ([_], Some(other)) => wanted(other, "value that follows from"),
+            ([metric], None) => Ok(metric),
+            (more, _) => Err(format!("{} metrics: one was expected, with an averageValue", more.len())),
         }
     }
 
@@ -198,8 +204,15 @@ impl Candidate {
     /// If it has not one metric whose load can be that.
     pub(super) fn set_service_rate(&mut self, rate: f64) -> Result<(), String> {
         self.only_metric()?;
-        self.metrics[0].pod_carries = Some(rate);
-        Ok(())
+        match self.metrics[0].is_constant() {
+            true => {
+                Err("its first metric: the length of a queue was expected, which is a load".into())
+            }
+            false => {
+                self.metrics[0].pod_carries = Some(rate);
+                Ok(())
+            }
+        }
     }
 
     /// The request of a resource that each pod has, in the unit of the resource. The utilization of it becomes what a
@@ -341,8 +354,11 @@ impl Measure {
 
     /// Whether its query has no load in its values: it is a bound.
     pub fn is_constant(&self) -> bool {
-        let query = self.query.as_ref().and_then(|metric| metric.query.as_deref());
-        query.is_some_and(is_constant)
+        self.own_query().is_some_and(is_constant)
+    }
+
+    fn own_query(&self) -> Option<&str> {
+        self.query.as_ref()?.query.as_deref()
     }
 
     /// What one pod carries, in the metric's unit.
@@ -376,6 +392,7 @@ impl Measure {
             unit: 1.0,
             is_utilization: false,
             is_load: false,
+            of_load: None,
         };
         let average = |milli: i64| written.unwrap_or(milli as f64 / 1000.0);
         let resource = |name: &str, container: Option<&String>, target: ResourceTarget| {
@@ -419,6 +436,17 @@ fn of_no_load(source: &MetricSource) -> Option<&str> {
         MetricSource::Object { metric, target: ScalarTarget::Value(_), .. }
         | MetricSource::External { metric, target: ScalarTarget::Value(_) } => Some(&metric.name),
         _ => None,
+    }
+}
+
+/// Says of metrics without a load how they follow from the only one that has one.
+fn follow(metrics: &mut [Measure]) {
+    let mut loads = metrics.iter().filter(|metric| !metric.is_constant());
+    let (Some(load), None) = (loads.next(), loads.next()) else { return };
+    let load = load.own_query().map(str::to_owned);
+    for metric in metrics.iter_mut().filter(|metric| metric.is_constant()) {
+        let query = metric.own_query();
+        metric.of_load = query.and_then(|query| OfLoad::read(query, load.as_deref()));
     }
 }
 

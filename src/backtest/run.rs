@@ -6,7 +6,7 @@ use super::load::Load;
 use super::measured::Measured;
 use super::observer::{Decided, Observer};
 use super::queue::Queue;
-use super::source::{Scraped, Source};
+use super::source::{Following, Scraped, Source};
 use super::workload::Workload;
 use crate::hpa::{
     self, ConditionKind, Context, ControllerConfig, Input, Outcome, Scale, ScalingHistory,
@@ -72,7 +72,7 @@ pub struct Span<'a> {
 ///
 /// # Errors
 /// If that is more than [`MAX_TICKS`] decisions, the load needs more replicas than can be simulated, or the candidate
-/// has more than one metric.
+/// has more than one metric with a load.
 pub fn run(candidate: &Candidate, load: &Load, options: &Options) -> Result<Run, String> {
     run_observed(candidate, load, options, &mut ())
 }
@@ -90,8 +90,9 @@ pub fn run_observed(
     candidate.only_metric()?;
     let window_ms = millis(options.window);
     let span = Span { first: load.first(), end: load.last(), window_ms, start: None, times: None };
-    let mut scraped = Scraped::new(load, window_ms, millis(options.scrape_interval));
-    simulate(candidate, &mut scraped, span, options, observer)
+    let scraped = Scraped::new(load, window_ms, millis(options.scrape_interval));
+    let mut source = Following::new(scraped, &candidate.metrics);
+    simulate(candidate, &mut source, span, options, observer)
 }
 
 /// Refuses runs that are too long.
@@ -128,7 +129,7 @@ pub fn simulate(
     source.load(span.first, &mut arrivals);
     let least = candidate.least_needed_at(span.first);
     let start = span.start.or_else(|| candidate.needed(&arrivals, least));
-    let mut queue = Queue::new(source, rate);
+    let mut queue = Following::new(Queue::new(source, rate), &candidate.metrics);
     closed_loop(&candidate, &mut queue, Span { start, ..span }, options, observer)
 }
 
@@ -319,6 +320,38 @@ mod tests {
         assert_eq!(begin(lowered, &options()), (0, 2));
         let queue = Options { service_rate: Some(10.0), ..options() };
         assert_eq!(begin(raised, &queue), (0, 2));
+    }
+
+    /// As `plimsoll convert` makes of an `idleReplicaCount`.
+    #[test]
+    fn a_bound_that_follows_from_the_load_is_computed_of_it() {
+        let of = |bound: &str| {
+            let query = "sum(rate(x_total[2m])) < Inf";
+            let bound = bound.replace("LOAD", query);
+            candidate(json!({
+                "minReplicas": 0,
+                "behavior": {"scaleDown": {"stabilizationWindowSeconds": 0}},
+                "customMetrics": [
+                    {"metricName": "x", "per": "Workload", "averageValue": "10", "query": query},
+                    {"metricName": "least", "per": "Workload", "averageValue": "1", "query": bound},
+                ],
+            }))
+        };
+        let load = load("0,0\n300,0\n301,5\n600,5\n601,50\n900,50\n901,0\n1200,0\n");
+        let wanted = |candidate: &Candidate| -> Vec<i32> {
+            let run = run(candidate, &load, &options()).unwrap();
+            let mut wanted: Vec<i32> = run.replicas.iter().map(|(_, _, wanted)| *wanted).collect();
+            wanted.dedup();
+            wanted
+        };
+        assert_eq!(wanted(&of("((LOAD\n) > bool 0) * 3")), [0, 3, 5, 0]);
+        assert_eq!(wanted(&of("vector(4)")), [4, 5, 4]);
+        let trace = Trace::File(load.clone());
+        assert_eq!(trace.needs(&of("((LOAD\n) > bool 0) * 3"), &options())[10..12], [0, 3]);
+        for stray in ["hour() > bool 8", "(sum(rate(y_total[2m])) > bool 0) * 3"] {
+            let error = run(&of(stray), &load, &options()).unwrap_err();
+            assert!(error.contains("a value that follows from the load was expected"), "{error}");
+        }
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What a run knows of the load.
 
+use super::candidate::Measure;
 use super::load::{Areas, Cursor, Load, Means};
 use crate::time::UnixMillis;
 
@@ -66,5 +67,49 @@ impl Source for Scraped<'_> {
 
     fn arrived(&mut self, now: UnixMillis) -> Option<(f64, f64)> {
         self.areas.until(now)
+    }
+}
+
+/// A source of one load, and the values of all metrics of a candidate, which follow from it.
+#[derive(Debug)]
+pub struct Following<'a, S> {
+    source: S,
+    metrics: &'a [Measure],
+}
+
+impl<'a, S: Source> Following<'a, S> {
+    /// Of a source whose first value is the load.
+    pub fn new(source: S, metrics: &'a [Measure]) -> Self {
+        Self { source, metrics }
+    }
+
+    fn follow(&self, values: &mut Vec<Option<f64>>) {
+        let load = values.first().copied().flatten();
+        let value = |metric: &Measure| match &metric.of_load {
+            Some(of) => load.map(|load| of.at(load)),
+            None => load,
+        };
+        values.clear();
+        values.extend(self.metrics.iter().map(value));
+    }
+}
+
+impl<S: Source> Source for Following<'_, S> {
+    fn measured(&mut self, now: UnixMillis, ready: usize, values: &mut Vec<Option<f64>>) {
+        self.source.measured(now, ready, values);
+        self.follow(values);
+    }
+
+    fn load(&mut self, now: UnixMillis, loads: &mut Vec<Option<f64>>) {
+        self.source.load(now, loads);
+        self.follow(loads);
+    }
+
+    fn arrived(&mut self, now: UnixMillis) -> Option<(f64, f64)> {
+        self.source.arrived(now)
+    }
+
+    fn decided(&mut self, now: UnixMillis, ready: usize) {
+        self.source.decided(now, ready);
     }
 }

@@ -5,13 +5,13 @@ use super::load::Load;
 use super::recorded::Recorded;
 use super::run::{Options, Run, Span, run, simulate};
 use super::saturation::{LowConfidence, low_confidence, minutes};
-use super::source::{Scraped, Source};
+use super::source::{Following, Scraped, Source};
 use crate::time::UnixMillis;
 
 /// The load that specs are tried on.
 #[derive(Clone, Debug)]
 pub enum Trace {
-    /// Of a file, for autoscalers with one metric: its samples are means over the window of the options.
+    /// Of a file, for autoscalers with one metric that has a load: its samples are means over the window of the options.
     File(Load),
     /// Of Prometheus, whose values have the window of their query.
     Recorded(Recorded),
@@ -108,7 +108,9 @@ impl Trace {
     /// The pods that the load needs whatever the bounds are, at each period, the fewest first.
     pub(super) fn needs(&self, candidate: &Candidate, options: &Options) -> Vec<i64> {
         let mut source: Box<dyn Source> = match self {
-            Self::File(load) => Box::new(Scraped::new(load, 0, 0)),
+            Self::File(load) => {
+                Box::new(Following::new(Scraped::new(load, 0, 0), &candidate.metrics))
+            }
             Self::Recorded(recorded) => Box::new(recorded.source()),
         };
         let period = candidate.period_ms(options.period);

@@ -101,7 +101,7 @@ async fn check(flags: &CheckFlags) -> Report {
     report.warnings.extend(flags.file.as_ref().and_then(|file| empty_file(file)));
     let default = Config::default();
     let queries = &config.as_ref().unwrap_or(&default).pod_queries;
-    check_objects(flags, queries, &mut report).await;
+    check_objects(flags, queries, config.as_ref(), &mut report).await;
     let Some(config) = config else { return report };
     report.errors.extend(unknown_fields(&config));
     let rules = &config.rules;
@@ -149,7 +149,12 @@ async fn check(flags: &CheckFlags) -> Report {
 }
 
 /// Checks the objects of the flags, and what is around Autoscalers in the cluster and in Prometheus.
-async fn check_objects(flags: &CheckFlags, queries: &PodQueries, report: &mut Report) {
+async fn check_objects(
+    flags: &CheckFlags,
+    queries: &PodQueries,
+    config: Option<&Config>,
+    report: &mut Report,
+) {
     let cluster = match flags.looks_around() {
         true => match check_cluster::connect(flags).await {
             Ok(cluster) => Some(cluster),
@@ -166,6 +171,7 @@ async fn check_objects(flags: &CheckFlags, queries: &PodQueries, report: &mut Re
         required,
         default: required.or(of_context).unwrap_or_default(),
         queries,
+        config,
         scrape_interval: flags.scrape_interval,
         now: WallClock::default().timestamp().as_millisecond(),
     };

@@ -2,13 +2,20 @@
 
 use super::check_context::{Context, Texts};
 use super::check_rule::short_range;
+use super::objects::name_fault;
+use crate::config::Config;
 use crate::crd::{AutoscalerSpec, CustomMetric, Executor};
 use crate::hpa::{parse_group, schedule};
 use crate::promql::guard::{names_another, within_namespace};
+use crate::promql::name::metric_of;
 use crate::promql::query::Per;
 use crate::promql::result_label::{ResultLabel, result_label};
+use crate::serve::ApiGroup;
 use crate::watch::Workload;
 use jiff::{SignedDuration, Timestamp};
+
+/// The kinds of `apps` that have a scale.
+const SCALED: [&str; 3] = ["Deployment", "ReplicaSet", "StatefulSet"];
 
 /// Checks the spec of an Autoscaler in this namespace.
 pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, found: &mut Texts) {
@@ -26,6 +33,7 @@ pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, foun
         check_metric(&path, metric, namespace, context, found);
     }
     let warnings = &mut found.warnings;
+    check_names(spec, warnings);
     check_mode(spec, context, warnings);
     check_schedules(spec, context, warnings);
     let types = spec.metrics.iter().flatten().map(|metric| &*metric.type_);
@@ -50,6 +58,58 @@ pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, foun
     if spec.executor == Executor::NativeHPA && spec.has_value_at_zero() {
         warnings.push("spec.executor: kube-controller-manager reads External metrics from external.metrics.k8s.io, which one adapter of the cluster serves: apiServices.external of the chart registers Plimsoll".to_owned());
     }
+}
+
+/// Names that nothing has.
+fn check_names(spec: &AutoscalerSpec, warnings: &mut Vec<String>) {
+    let target = &spec.scale_target_ref;
+    let (kind, group) = (&*target.kind, target.api_version.as_deref().unwrap_or_default());
+    if parse_group(group) == Ok("apps") && !SCALED.contains(&kind) {
+        warnings.push(format!(
+            "spec.scaleTargetRef.kind: {kind:?}: apps has no such kind with a scale: expected Deployment, ReplicaSet or StatefulSet"
+        ));
+    }
+    let fault = name_fault(&target.name);
+    warnings.extend(fault.map(|fault| format!("spec.scaleTargetRef.name: {fault}")));
+    let metrics = spec.metrics.iter().flatten().enumerate().filter_map(|(index, metric)| {
+        let pods = metric.resource.as_ref().map(|pods| ("resource", &pods.name));
+        let container = metric.container_resource.as_ref();
+        let container = container.map(|container| ("containerResource", &container.name));
+        let (field, name) = pods.or(container)?;
+        Some((format!("spec.metrics[{index}].{field}.name"), name))
+    });
+    let short = spec.resource_metrics.iter().enumerate().map(|(index, metric)| {
+        (format!("spec.resourceMetrics[{index}].resourceName"), &metric.resource_name)
+    });
+    let unknown = metrics.chain(short).filter(|(_, name)| !matches!(&***name, "cpu" | "memory"));
+    warnings.extend(unknown.map(|(field, name)| {
+        format!("{field}: {name:?}: the usage of pods is known of cpu and memory alone")
+    }));
+}
+
+/// The metrics that no rule of a configuration gives. MetricRules beside the Autoscaler may, of pods and objects.
+pub fn not_given(spec: &AutoscalerSpec, config: &Config, has_metric_rules: bool) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for (index, metric) in spec.metrics.iter().flatten().enumerate() {
+        let pods = metric.pods.as_ref().map(|pods| ("pods", &pods.metric.name));
+        let object = metric.object.as_ref().map(|object| ("object", &object.metric.name));
+        let external = metric.external.as_ref().map(|external| ("external", &external.metric.name));
+        let (group, list, rules, or) = match external {
+            Some(_) => (ApiGroup::External, "externalRules", &config.rules.external, ""),
+            None => (ApiGroup::Custom, "rules", &config.rules.custom, " or a MetricRule"),
+        };
+        let is_elsewhere =
+            config.forward.contains_key(&group) || (external.is_none() && has_metric_rules);
+        let Some((field, name)) = pods.or(object).or(external).filter(|_| !is_elsewhere) else {
+            continue;
+        };
+        // A generated name needs none.
+        let is_generated = metric_of(name) != name;
+        if !is_generated && !rules.iter().any(|rule| rule.may_give(name)) {
+            warnings.push(format!("spec.metrics[{index}].{field}.metric.name: no rule of {list} gives {name:?}: add one{or}, or name the adapter that gives it in passOn"));
+        }
+    }
+    warnings
 }
 
 /// What looks like a pause or a hold and is none.
@@ -274,6 +334,75 @@ mod tests {
             "maxReplicas: 9, schedules: [{name: a, start: '0 8 * * *', end: '0 18 * * *', minReplicas: 5, ramp: 10h}]",
         ] {
             assert_eq!(checked(spec), (Vec::new(), Vec::new()), "{spec}");
+        }
+    }
+
+    #[test]
+    fn a_target_or_resource_that_nothing_is_called_is_a_warning() {
+        let of = |target: &str, more: &str| {
+            let found = check_files::tests::checked(&format!(
+                "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: web, namespace: shop}}\n\
+                 spec: {{scaleTargetRef: {{{target}}}, maxReplicas: 5{more}}}\n"
+            ));
+            assert_eq!(found.texts.errors, [""; 0]);
+            found.texts.warnings
+        };
+        let web = "apiVersion: apps/v1, kind: Deployment, name: web";
+        let metric = |kind: &str, field: &str, of: &str| {
+            format!(
+                ", metrics: [{{type: {kind}, {field}: {{{of}, target: {{type: Utilization, averageUtilization: 50}}}}}}]"
+            )
+        };
+        for (target, more, expected) in [
+            (
+                "apiVersion: apps/v1, kind: Deploymnet, name: web",
+                "",
+                "spec.scaleTargetRef.kind: \"Deploymnet\": apps has no such kind with a scale: expected Deployment, ReplicaSet or StatefulSet",
+            ),
+            (
+                "apiVersion: apps/v1, kind: DaemonSet, name: web",
+                "",
+                "spec.scaleTargetRef.kind: \"DaemonSet\"",
+            ),
+            (
+                "apiVersion: apps/v1, kind: Deployment, name: a b",
+                "",
+                "spec.scaleTargetRef.name: \"a b\": expected lower-case letters, digits, '-' and '.'",
+            ),
+            (
+                web,
+                ", resourceMetrics: [{resourceName: CPU, averageUtilization: 50}]",
+                "spec.resourceMetrics[0].resourceName: \"CPU\": the usage of pods is known of cpu and memory alone",
+            ),
+            (
+                web,
+                &*metric("Resource", "resource", "name: Memory"),
+                "spec.metrics[0].resource.name: \"Memory\"",
+            ),
+            (
+                web,
+                &*metric(
+                    "ContainerResource",
+                    "containerResource",
+                    "name: ephemeral-storage, container: a",
+                ),
+                "spec.metrics[0].containerResource.name: \"ephemeral-storage\"",
+            ),
+        ] {
+            let warnings = of(target, more);
+            assert!(warnings.len() == 1 && warnings[0].contains(expected), "{warnings:?}");
+        }
+        for target in [
+            web,
+            "apiVersion: apps/v1, kind: ReplicaSet, name: web-1.a",
+            "apiVersion: v1, kind: ReplicationController, name: web",
+            "apiVersion: argoproj.io/v1alpha1, kind: Rollout, name: web",
+        ] {
+            assert_eq!(
+                of(target, &metric("Resource", "resource", "name: cpu")),
+                [""; 0],
+                "{target}"
+            );
         }
     }
 

@@ -1,5 +1,6 @@
 //! `plimsoll check -f`: what objects are checked by, and what is found in one.
 
+use crate::config::Config;
 use crate::crd::AutoscalerSpec;
 use crate::promql::query::PodQueries;
 use crate::time::UnixMillis;
@@ -13,6 +14,8 @@ pub struct Context<'a> {
     pub default: &'a str,
     /// The labels and shared namespaces of the server's configuration.
     pub queries: &'a PodQueries,
+    /// That configuration, if it was given.
+    pub config: Option<&'a Config>,
     /// How often Prometheus scrapes.
     pub scrape_interval: Duration,
     /// The time.

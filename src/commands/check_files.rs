@@ -46,6 +46,14 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>, context: &Context<'_
         found.texts.errors.push(format!("{}: no Autoscaler or MetricRule is in it: plimsoll convert makes Autoscalers of HorizontalPodAutoscalers and ScaledObjects", path.display()));
     }
     found.texts.warnings.extend(check_targets::warnings(&found.scalers));
+    for autoscaler in &found.autoscalers {
+        let of_namespace = format!("metricrule {}/", autoscaler.namespace);
+        let has_rules = found.metric_rules.iter().any(|rule| rule.starts_with(&of_namespace));
+        let config = context.config.into_iter();
+        let warnings = config
+            .flat_map(|config| check_autoscaler::not_given(&autoscaler.spec, config, has_rules));
+        found.texts.warnings.extend(warnings.map(|warning| autoscaler.about(&warning)));
+    }
     found
 }
 
@@ -155,6 +163,8 @@ fn identity(version: &str, name: &str, namespace: &str, context: &Context<'_>, t
     }
     if name.is_empty() {
         wrong("metadata.name: missing, and required".to_owned());
+    } else if let Some(fault) = objects::name_fault(name) {
+        wrong(format!("metadata.name: {fault}"));
     }
     if let Some(required) = context.required.filter(|required| *required != namespace) {
         wrong(format!("metadata.namespace: {namespace:?}: --namespace is {required:?}"));
@@ -179,6 +189,7 @@ pub mod tests {
             required: None,
             default: "",
             queries: &config.pod_queries,
+            config: None,
             scrape_interval: Duration::from_secs(30),
             // 2026-11-25T00:00:00Z
             now: 1_795_564_800_000,
@@ -259,6 +270,15 @@ pub mod tests {
                 ),
             ),
             ("v1", "MetricRule", named, RULE, Some("apiVersion: \"v1\": expected")),
+            (
+                ours,
+                "Autoscaler",
+                "name: My_App, namespace: shop",
+                SCALE,
+                Some(
+                    "autoscaler shop/My_App: metadata.name: \"My_App\": expected lower-case letters",
+                ),
+            ),
             (
                 ours,
                 "MetricRule",

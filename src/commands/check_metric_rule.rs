@@ -50,6 +50,9 @@ fn check_labels(
     let in_query = |error: String| format!("spec.metricsQuery: {error}");
     let template = Template::parse(&spec.metrics_query);
     let template = template.map_err(|error| in_query(error.to_string()))?;
+    if let Some(error) = template.unknown_field(&fields("some_series", &[], &[])) {
+        return Err(in_query(error));
+    }
     let query = query(&template, namespace, queries).map_err(in_query)?;
     within_namespace(&query, &queries.namespace_label, namespace, &[])
         .map_err(|error| in_query(error.to_string()))?;
@@ -75,6 +78,10 @@ mod tests {
         for (spec, expected) in [
             ("seriesQuery: x".to_owned(), "spec.metricsQuery: missing, and required"),
             (format!("seriesQuery: x + y, metricsQuery: {good}"), "spec.seriesQuery: "),
+            (
+                "seriesQuery: x, metricsQuery: '<<if eq .Series \"zz\">><<.Bad>><<end>>sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)'".to_owned(),
+                "spec.metricsQuery: .Bad is not known; .GroupBy, ",
+            ),
         ] {
             let (errors, warnings) = rule(&spec);
             assert!(warnings.is_empty() && errors.len() == 1, "{errors:?} {warnings:?}");

@@ -1,6 +1,7 @@
 //! The objects of YAML files.
 
 use crate::hpa::TargetRef;
+use crate::k8s::is_subdomain;
 use serde_json::Value;
 use std::io::Read;
 use std::path::Path;
@@ -51,6 +52,13 @@ pub fn maker(object: &Value) -> Option<String> {
 /// A text of an object; empty if it has none there.
 pub fn text<'a>(object: &'a Value, path: &str) -> &'a str {
     object.pointer(path).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// What is wrong with the name of an object, if anything is.
+pub fn name_fault(name: &str) -> Option<String> {
+    (!is_subdomain(name)).then(|| {
+        format!("{name:?}: expected lower-case letters, digits, '-' and '.', with a letter or digit first and last")
+    })
 }
 
 /// What an autoscaler sizes, if it says so: KEDA's default is a Deployment, and the others say all of it.

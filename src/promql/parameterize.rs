@@ -220,6 +220,8 @@ mod tests {
             (r#"x{__plimsoll_placeholder__="",a="1"}"#, vec![]),
             // Nothing compiles a regex, be it larger than any that could be.
             (r#"sum(x{a="1",b=~"\\pL{9000}"})"#, vec![("a", false)]),
+            // As `plimsoll convert` leaves NaN out.
+            (r#"sum(x{a="1"}) / sum(y{a="1"}) < Inf > -Inf"#, vec![("a", false)]),
             ("up", vec![]),
             ("vector(1)", vec![]),
             ("no query", vec![]),

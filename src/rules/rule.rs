@@ -1,6 +1,6 @@
 //! One rule, compiled.
 
-use crate::promql::matcher::Matcher;
+use crate::promql::matcher::{Matcher, is_metric_name};
 use crate::promql::query::render;
 use crate::promql::template::{Template, Value};
 use crate::watch::{GroupResource, ResourceMap};
@@ -95,6 +95,14 @@ impl MetricName {
         Ok(Self { pattern, template: template.to_owned() })
     }
 
+    /// Whether it may be this for some series.
+    fn may_be(&self, metric: &str) -> bool {
+        match self.template.split_once('$') {
+            None => self.template == metric,
+            Some((begin, _)) => metric.starts_with(begin),
+        }
+    }
+
     /// The name of the metric for a series; none if the series' name does not match.
     pub fn render(&self, series: &str) -> Option<String> {
         let Some(pattern) = &self.pattern else {
@@ -155,6 +163,12 @@ impl ResourceLabels {
             text => Some(label_template(text, limits)?),
         };
         Ok(Self { template, overrides })
+    }
+
+    /// The first field in the template that is not there, and what is wrong with it.
+    pub fn unknown_field(&self) -> Option<String> {
+        let (template, _) = self.template.as_ref()?;
+        template.unknown_field(&label_fields("", ""))
     }
 
     /// The label that names the objects of a resource.
@@ -249,6 +263,15 @@ impl Rule {
     /// Whether it applies to a series of this name.
     pub fn matches_series(&self, series: &str) -> bool {
         self.filters.iter().all(|filter| filter.pattern.is_match(series) == filter.must_match)
+    }
+
+    /// Whether it may give a metric of this name, of whatever series there are.
+    pub fn may_give(&self, metric: &str) -> bool {
+        let name = self.series.selector.split('{').next().unwrap_or_default().trim();
+        match is_metric_name(name) {
+            true => self.matches_series(name) && self.name.render(name).as_deref() == Some(metric),
+            false => self.name.may_be(metric),
+        }
     }
 
     /// Renders the query.

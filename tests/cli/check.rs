@@ -71,7 +71,10 @@ fn check_takes_autoscalers_instead_of_a_configuration() {
             "{name}"
         );
     }
-    assert_eq!(plimsoll(&["check"]).status.code(), Some(2));
+    let nothing = plimsoll(&["check"]);
+    assert_eq!(nothing.status.code(), Some(2));
+    let text = String::from_utf8_lossy(&nothing.stderr);
+    assert!(text.contains("<CONFIG|--filename <FILE>>"), "{text}");
 }
 
 /// Runs it on objects in a file.
@@ -165,6 +168,83 @@ fn check_asks_with_the_labels_of_the_configuration() {
     assert!(text.contains("no series at any minute"), "{text}");
     assert!(text.contains("(asked with ns=\"shop\", pods by the label pod_name"), "{text}");
     assert!(text.ends_with("the configuration and the Autoscalers are valid\n"), "{text}");
+}
+
+#[test]
+fn check_warns_of_a_metric_that_no_rule_of_the_configuration_gives() {
+    let metric = |kind: &str, field: &str, more: &str| {
+        format!(
+            "{{type: {kind}, {field}: {{metric: {{name: queue}}, target: {{type: AverageValue, averageValue: 5}}{more}}}}}"
+        )
+    };
+    let external = metric("External", "external", "");
+    let pods = metric("Pods", "pods", "");
+    let object = metric(
+        "Object",
+        "object",
+        ", describedObject: {apiVersion: networking.k8s.io/v1, kind: Ingress, name: web}",
+    );
+    let rule = |list: &str, series: &str, name: &str| {
+        format!(
+            "{list}:\n- seriesQuery: '{series}'\n  metricsQuery: 'sum(<<.Series>>{{<<.LabelMatchers>>}}) by (<<.GroupBy>>)'\n  \
+             resources: {{template: <<.Resource>>}}\n  name: {name}\n"
+        )
+    };
+    let pass_on = "passOn: {external.metrics.k8s.io: {url: 'https://other:443'}}\n".to_owned();
+    let metric_rule = METRIC_RULE.replace("name: requests", "name: requests, namespace: shop");
+    for (config, metric, more, expected) in [
+        (
+            "".to_owned(),
+            &external,
+            "",
+            Some("external.metric.name: no rule of externalRules gives \"queue\""),
+        ),
+        ("".to_owned(), &pods, "", Some("pods.metric.name: no rule of rules gives \"queue\"")),
+        ("".to_owned(), &object, "", Some("object.metric.name: no rule of rules gives \"queue\"")),
+        (rule("rules", "queue", "{}"), &external, "", Some("no rule of externalRules")),
+        (
+            rule("externalRules", "jobs{a=\"b\"}", "{}"),
+            &external,
+            "",
+            Some("no rule of externalRules"),
+        ),
+        (
+            rule("externalRules", "{a=\"b\"}", "{as: jobs}"),
+            &external,
+            "",
+            Some("no rule of externalRules"),
+        ),
+        (
+            rule("externalRules", "queue", "{as: length}"),
+            &external,
+            "",
+            Some("no rule of externalRules"),
+        ),
+        (rule("externalRules", "queue{a=\"b\"}", "{}"), &external, "", None),
+        (rule("externalRules", "jobs", "{as: queue}"), &external, "", None),
+        (rule("rules", "{__name__=~\"^q.*\"}", "{}"), &pods, "", None),
+        (rule("rules", "{a=\"b\"}", "{matches: ^(.*)_total$, as: 'que${1}'}"), &object, "", None),
+        // Another adapter may, and a MetricRule.
+        (pass_on, &external, "", None),
+        ("".to_owned(), &pods, &*metric_rule, None),
+    ] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let autoscaler =
+            AUTOSCALER.replace("name: web}\nspec", "name: web, namespace: shop}\nspec").replace(
+                "customMetrics: [{metricName: requests_total, averageValue: 1}]",
+                &format!("metrics: [{metric}]"),
+            );
+        std::fs::write(file.path(), format!("{autoscaler}---\n{more}")).unwrap();
+        let path = file.path().to_str().unwrap();
+        let (code, text) = checked(&config, &["-f", path]);
+        assert_eq!(code, Some(0), "{text}");
+        let warning = "warning: autoscaler shop/web: spec.metrics[0].";
+        assert_eq!(text.contains(warning), expected.is_some(), "{config}{text}");
+        assert!(expected.is_none_or(|expected| text.contains(expected)), "{text}");
+        // Without a configuration nothing is known of rules.
+        let output = plimsoll(&["check", "-f", path]);
+        assert!(!String::from_utf8_lossy(&output.stdout).contains("warning"), "{metric}");
+    }
 }
 
 #[test]

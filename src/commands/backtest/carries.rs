@@ -20,27 +20,32 @@ pub fn set(candidate: &mut Candidate, object: &Value, flag: Option<f64>) -> Resu
         return Ok(false);
     }
     let given = annotated(candidate, object)?;
+    let mut is_taken = false;
     for (metric, given) in candidate.metrics.iter_mut().zip(&given) {
-        if let Some(carries) = given {
-            metric.set_carries_as_target(*carries);
+        match given {
+            Some(carries) => metric.set_carries_as_target(*carries),
+            None => is_taken |= !metric.is_constant(),
         }
     }
-    Ok(given.iter().any(Option::is_none))
+    Ok(is_taken)
 }
 
-/// Sets what a pod carries of the only metric, in the unit of its target.
+/// Sets what a pod carries of the only metric with a load, in the unit of its target.
 ///
 /// # Errors
 /// If there are more.
 pub fn set_only(candidate: &mut Candidate, carries: f64) -> Result<(), String> {
-    let count = candidate.metrics.len();
-    let [metric] = &mut *candidate.metrics else {
-        return Err(format!(
-            "--pod-carries: {count} metrics: one was expected; the annotation {ANNOTATION} says it of each"
-        ));
-    };
-    metric.set_carries_as_target(carries);
-    Ok(())
+    let loads = candidate.metrics.iter_mut().filter(|metric| !metric.is_constant());
+    match &mut *loads.collect::<Vec<_>>() {
+        [metric] => {
+            metric.set_carries_as_target(carries);
+            Ok(())
+        }
+        loads => Err(format!(
+            "--pod-carries: {} metrics: one was expected; the annotation {ANNOTATION} says it of each",
+            loads.len()
+        )),
+    }
 }
 
 /// What the annotation of an object says of each metric of its candidate, in the order of these.
@@ -85,10 +90,10 @@ fn unescaped(name: &str) -> String {
     back.fold(name.to_owned(), |name, (plain, escape)| name.replace(escape, plain))
 }
 
-/// What one pod carries of each metric, by its key.
+/// What one pod carries of each metric with a load, by its key.
 pub fn of(candidate: &Candidate) -> BTreeMap<String, f64> {
     let of = |metric: &crate::backtest::Measure| (metric.key.clone(), metric.carries_as_target());
-    candidate.metrics.iter().map(of).collect()
+    candidate.metrics.iter().filter(|metric| !metric.is_constant()).map(of).collect()
 }
 
 /// As the annotation has it.

@@ -16,6 +16,8 @@ struct Number {
     amount: String,
     shown: String,
     by: String,
+    /// The metric has a load.
+    is_load: bool,
 }
 
 /// Sets what one pod carries for each candidate, and returns what is to be said of it: the number of the flag, or else of
@@ -58,7 +60,10 @@ type Annotated<'a> = (&'a Candidate, &'a [Option<f64>]);
 /// The numbers for the metrics of one candidate of these.
 fn numbers(own: &Annotated<'_>, all: &[Annotated<'_>], is_one_load: bool) -> Vec<Number> {
     let (candidate, given) = own;
-    let is_same = |one: &Measure, other: &Measure| is_one_load || names::is_same(one, other);
+    let is_same = |one: &Measure, other: &Measure| {
+        let is_one_load = is_one_load && !one.is_constant() && !other.is_constant();
+        is_one_load || names::is_same(one, other)
+    };
     let number = |(metric, given): (&Measure, &Option<f64>)| {
         let by_annotation = given.map(|carries| (carries, candidate.name.as_str()));
         let by_annotation = by_annotation.or_else(|| {
@@ -90,7 +95,7 @@ fn numbers(own: &Annotated<'_>, all: &[Annotated<'_>], is_one_load: bool) -> Vec
             true => (format!("{rounded} %"), format!("{rounded} % of the {name} request")),
             false => (rounded.to_string(), format!("{rounded} of {name}")),
         };
-        Number { metric: name, carries, amount, shown, by }
+        Number { metric: name, carries, amount, shown, by, is_load: !metric.is_constant() }
     };
     candidate.metrics.iter().zip(*given).map(number).collect()
 }
@@ -104,7 +109,7 @@ fn said(numbers: &[Vec<Number>], is_one_load: bool) -> String {
         true => one.amount == other.amount,
         false => one.metric != other.metric,
     };
-    for number in numbers.iter().flatten() {
+    for number in numbers.iter().flatten().filter(|number| number.is_load) {
         if distinct.iter().all(|other| other.shown != number.shown) {
             is_one &= distinct.iter().all(|other| agree(other, number));
             distinct.push(number);

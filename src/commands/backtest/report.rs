@@ -194,7 +194,7 @@ impl Tried {
 
     /// How many pods the load needs, by a candidate.
     fn needed_of(&self, candidate: &Candidate) -> String {
-        let carries = candidate.metrics.iter().map(Measure::carries);
+        let carries = with_loads(candidate).map(Measure::carries);
         // Of a queue, the target is a length of it.
         let carries = carries.map(|carries| self.options.service_rate.unwrap_or(carries));
         let carries: Vec<String> = carries.map(|carries| carries.to_string()).collect();
@@ -250,9 +250,14 @@ pub fn in_order(mut parts: Vec<LowConfidence>) -> Vec<LowConfidence> {
     parts
 }
 
+/// The metrics of a candidate but those that are bounds.
+fn with_loads(candidate: &Candidate) -> impl Iterator<Item = &Measure> {
+    candidate.metrics.iter().filter(|metric| !metric.is_constant())
+}
+
 /// What is assumed of the metrics of a candidate.
 fn loads(candidate: &Candidate) -> String {
-    let names = candidate.metrics.iter().map(|metric| names::short(candidate, metric));
+    let names = with_loads(candidate).map(|metric| names::short(candidate, metric));
     let names: Vec<&str> = names.collect();
     let taken = match names.len() {
         1 => "is taken for a load, which is",

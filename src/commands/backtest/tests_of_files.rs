@@ -398,3 +398,36 @@ async fn what_is_taken_for_a_load_is_said() {
     let report = ran(&[&plain_autoscaler("10")], &[&flags[..], &["-o", "json"]].concat()).await;
     assert!(!report.expect("a report").contains("taken for a load"));
 }
+
+/// A ScaledObject of one trigger of this query, which is idle at zero and else has at least three replicas.
+pub(super) fn idle(query: &str) -> String {
+    json!({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"scaleTargetRef": {"name": "web"}, "idleReplicaCount": 0, "minReplicaCount": 3, "triggers": [
+            {"type": "prometheus", "metadata": {"query": query, "threshold": "10"}}]}})
+    .to_string()
+}
+
+#[tokio::test]
+async fn an_idle_object_is_tried_on_the_load_of_its_trigger() {
+    let object = idle("sum(rate(requests_total{namespace=\"shop\"}[2m]))");
+    for flags in [&[][..], &["--pod-carries", "12"], &["-o", "json"]] {
+        let report = ran(&[&object], &[OF_FILE, flags].concat()).await.expect("a report");
+        let carries = if flags.len() == 2 && flags[1] == "12" { "12" } else { "10 of trigger-0" };
+        assert!(
+            report.contains(&format!("Judged by what one pod carries: {carries} (")),
+            "{report}"
+        );
+        assert!(!report.contains("_least"), "{report}");
+    }
+    let queue = idle("sum(queue_length{namespace=\"shop\"})");
+    let flags = [OF_FILE, &["--feedback=queue", "--service-rate=5", "-o", "json"]].concat();
+    let report = ran(&[&queue], &flags).await.expect("a report");
+    assert!(report.contains("one pod carries 5; "), "{report}");
+    // Of two triggers, a file has not both loads.
+    let mut both: Value = serde_json::from_str(&object).expect("JSON");
+    let more = both["spec"]["triggers"][0].clone();
+    both["spec"]["triggers"].as_array_mut().expect("a list").push(more);
+    let error = ran(&[&both.to_string()], OF_FILE).await.expect_err("two loads");
+    assert!(error.contains("2 metrics: one was expected"), "{error}");
+}

@@ -86,7 +86,7 @@ impl Own {
                     (Reading::Total(sum), Reading::Total(next)) => {
                         Reading::Total(sum + next.max(&0))
                     }
-                    (sum, Reading::Empty) => sum,
+                    (sum, Reading::Empty | Reading::NotFinite) => sum,
                     _ => Reading::Failed,
                 };
                 of_triggers.iter().fold(Reading::Total(0), sum)
@@ -104,13 +104,21 @@ impl Own {
             _ => of_triggers[index],
         };
         // As totals are gathered.
-        let counted = |reading| match reading {
+        let counted = |(index, metric): (usize, &Value)| match of((index, metric)) {
             Reading::Total(total) => {
                 Reading::Total(Total::counted(Quantity::from_milli(total)).milli())
             }
+            Reading::NotFinite if leaves_nan_out(metric) => Reading::Empty,
             other => other,
         };
-        metrics.iter().enumerate().map(of).map(counted).collect()
+        metrics.iter().enumerate().map(counted).collect()
+    }
+
+    /// What its queries give where those of the triggers are not finite: those of counters and of numbers always are.
+    fn not_finite(&self) -> Reading {
+        let metrics = self.object["spec"]["customMetrics"].as_array().expect("a list");
+        let may_be = |metric: &Value| metric["onEmpty"] != "Zero" || leaves_nan_out(metric);
+        if metrics.iter().all(may_be) { Reading::NotFinite } else { Reading::Empty }
     }
 
     fn tick(&mut self, of_triggers: &[Reading], now: i64) {
@@ -125,6 +133,10 @@ impl Own {
             self.scaled.history.record_fallback(from, to, &self.spec, now);
         }
     }
+}
+
+fn leaves_nan_out(metric: &Value) -> bool {
+    metric["query"].as_str().is_some_and(|query| query.contains("< Inf > -Inf"))
 }
 
 /// How many sync periods a scale-down is waited for, at most.
@@ -175,7 +187,7 @@ fn each_scales_as_kedas_hpa_does() {
     assert_eq!(compared, 9);
 }
 
-/// Through plateaus of load, of none, of less than none and of failures. What waits for a window, or for KEDA's poll, is compared when it is
+/// Through plateaus of load, of none, of NaN, of less than none and of failures. What waits for a window, or for KEDA's poll, is compared when it is
 /// over.
 #[test]
 fn each_scales_as_keda_does_from_and_to_zero_and_when_triggers_fail() {
@@ -192,6 +204,7 @@ fn each_scales_as_keda_does_from_and_to_zero_and_when_triggers_fail() {
             let mut own = Own::new(object);
             let targets = keda.targets();
             let times = |count: i64| Reading::Total(count * targets[0]);
+            let not_finite = own.not_finite();
             let plateaus = [
                 [times(3), times(2)],
                 [times(8), times(1)],
@@ -200,6 +213,8 @@ fn each_scales_as_keda_does_from_and_to_zero_and_when_triggers_fail() {
                 [Failed, times(5)],
                 [times(2), times(2)],
                 [Failed, Failed],
+                [times(4), times(1)],
+                [not_finite, not_finite],
                 [times(4), times(1)],
                 [Empty, Empty],
                 // As a difference of two counters, of which one was scraped before the other.

@@ -20,6 +20,8 @@ pub enum Reading {
     Total(i64),
     /// No series.
     Empty,
+    /// A series of NaN, or of an infinity.
+    NotFinite,
     /// An error.
     Failed,
 }
@@ -50,7 +52,7 @@ impl Scaled {
             .map(|(reading, total)| match reading {
                 Reading::Total(_) => Samples::Values(Ok(total)),
                 Reading::Empty => Samples::Values(Ok(&[])),
-                Reading::Failed => Samples::Values(Err("no answer")),
+                Reading::NotFinite | Reading::Failed => Samples::Values(Err("no answer")),
             })
             .collect();
         let context = Context::new(spec, &self.config, now);
@@ -153,7 +155,7 @@ impl Keda {
     pub fn is_active(&self, readings: &[Reading]) -> bool {
         self.triggers.iter().zip(readings).any(|(trigger, reading)| match reading {
             Reading::Total(total) => *total > trigger.activation,
-            Reading::Empty | Reading::Failed => false,
+            Reading::Empty | Reading::NotFinite | Reading::Failed => false,
         })
     }
 
@@ -227,7 +229,7 @@ impl Keda {
                 }
                 (None, ignores_null) => match readings.next().expect("one for each") {
                     Reading::Total(total) => Some(*total),
-                    Reading::Empty => ignores_null.then_some(0),
+                    Reading::Empty | Reading::NotFinite => ignores_null.then_some(0),
                     Reading::Failed => None,
                 },
             };

@@ -1,21 +1,35 @@
 //! What an Autoscaler has of the metadata of the object that it was.
 
 use super::super::check_schema;
-use super::super::objects::text;
+use super::super::objects::{name_fault, text};
 use super::conversion::Conversion;
-use crate::k8s::is_subdomain;
 use serde_json::{Map, Value, json};
 
-/// The labels and annotations by which Argo CD and Helm know what is theirs. Argo CD prunes an object that has them and
-/// is not in Git.
-const OWNERSHIP: [&str; 6] = [
+/// The labels and annotations by which Argo CD, Helm, kapp and others know what is theirs. Most of them prune an object
+/// that has them and is not in what they apply.
+const OWNERSHIP: [&str; 19] = [
+    "addonmanager.kubernetes.io/mode",
     "app.kubernetes.io/instance",
+    "applyset.kubernetes.io/part-of",
     "argocd.argoproj.io/instance",
     "argocd.argoproj.io/tracking-id",
     "argocd.argoproj.io/installation-id",
+    "config.k8s.io/owning-inventory",
+    "configmanagement.gke.io/managed",
+    "helm.toolkit.fluxcd.io/name",
+    "helm.toolkit.fluxcd.io/namespace",
+    "kapp.k14s.io/app",
+    "kapp.k14s.io/association",
+    "kapp.k14s.io/identity",
+    "kapp.k14s.io/original",
+    "kapp.k14s.io/original-diff-md5",
+    "kustomize.toolkit.fluxcd.io/name",
+    "kustomize.toolkit.fluxcd.io/namespace",
     "meta.helm.sh/release-name",
     "meta.helm.sh/release-namespace",
 ];
+/// The prefixes of those of Rancher and Config Sync.
+const OF_OWNERS: [&str; 2] = ["objectset.rio.cattle.io", "configsync.gke.io"];
 
 /// Why the metadata of an object can't be that of an Autoscaler. One that is only tried needs no name.
 pub fn fault(object: &Value, is_tried: bool) -> Option<String> {
@@ -26,10 +40,7 @@ pub fn fault(object: &Value, is_tried: bool) -> Option<String> {
     let of_schema = faults.into_iter().find(|fault| fault.starts_with("metadata"));
     let of_name = || match text(object, "/metadata/name") {
         "" => Some("metadata.name: missing, and required".to_owned()),
-        name if is_subdomain(name) => None,
-        name => Some(format!(
-            "metadata.name: {name:?}: expected lower-case letters, digits, '-' and '.', with a letter or digit first and last"
-        )),
+        name => name_fault(name).map(|fault| format!("metadata.name: {fault}")),
     };
     of_schema.or_else(|| if is_tried { None } else { of_name() })
 }
@@ -59,7 +70,7 @@ pub fn kept(object: &Value, conversion: &mut Conversion) -> Value {
         }
     }
     if !owned.is_empty() {
-        conversion.advise(&format!("{} left out: by {} Argo CD and Helm know what they own, and Argo CD may prune an object that has them and is not in Git", owned.join(", "), if owned.len() == 1 { "it" } else { "them" }));
+        conversion.advise(&format!("{} left out: by {} Argo CD, Helm, kapp and others know what they own, and most may prune an object that has them and is not in what they apply", owned.join(", "), if owned.len() == 1 { "it" } else { "them" }));
     }
     metadata
 }
@@ -67,7 +78,7 @@ pub fn kept(object: &Value, conversion: &mut Conversion) -> Value {
 /// Not kubectl's copy of the object, nor what is KEDA's: `kubectl apply` would remove the others, which it once wrote
 /// itself.
 fn is_kept(name: &str) -> bool {
-    let prefix = name.split_once('/').map_or("", |(prefix, _)| prefix);
+    let prefix = prefix(name);
     let is_of_keda = prefix == "keda.sh" || prefix.ends_with(".keda.sh");
     !is_of_keda
         && prefix != "autoscaling.alpha.kubernetes.io"
@@ -75,7 +86,13 @@ fn is_kept(name: &str) -> bool {
 }
 
 fn is_ownership(name: &str, value: &Value) -> bool {
-    OWNERSHIP.contains(&name) || (name == "app.kubernetes.io/managed-by" && value == "Helm")
+    OWNERSHIP.contains(&name)
+        || OF_OWNERS.contains(&prefix(name))
+        || (name == "app.kubernetes.io/managed-by" && value == "Helm")
+}
+
+fn prefix(name: &str) -> &str {
+    name.split_once('/').map_or("", |(prefix, _)| prefix)
 }
 
 #[cfg(test)]
@@ -132,19 +149,36 @@ mod tests {
         assert_eq!((made.errors.len(), made.notes.len()), (0, 1), "{made:?}");
     }
 
-    /// Argo CD would prune it, as it is not in Git.
+    /// Argo CD and others would prune it, as it is not in what they apply.
     #[test]
     fn what_says_who_owns_an_object_is_left_out_with_a_note() {
         let metadata = "name: web, namespace: shop, labels: {team: a, app.kubernetes.io/instance: shop, \
-            argocd.argoproj.io/instance: shop, app.kubernetes.io/managed-by: Helm}, annotations: \
+            argocd.argoproj.io/instance: shop, app.kubernetes.io/managed-by: Helm, kapp.k14s.io/app: '1', \
+            kapp.k14s.io/association: v1.x, objectset.rio.cattle.io/hash: abc, \
+            kustomize.toolkit.fluxcd.io/name: shop, applyset.kubernetes.io/part-of: applyset-x-v1}, annotations: \
             {argocd.argoproj.io/tracking-id: 'shop:keda.sh/ScaledObject:shop/web', meta.helm.sh/release-name: web, \
-            argocd.argoproj.io/sync-options: Prune=false}";
+            argocd.argoproj.io/sync-options: Prune=false, kapp.k14s.io/identity: 'v1;shop/keda.sh/ScaledObject/web', \
+            kapp.k14s.io/change-group: apps, objectset.rio.cattle.io/id: x, config.k8s.io/owning-inventory: i}";
         let made = scaled_object("keda.sh/v1alpha1", "ScaledObject", metadata);
         let kept = &made.objects[0]["metadata"];
         assert_eq!(kept["labels"], json!({"team": "a"}));
-        assert_eq!(kept["annotations"], json!({"argocd.argoproj.io/sync-options": "Prune=false"}));
+        let others = json!({"argocd.argoproj.io/sync-options": "Prune=false", "kapp.k14s.io/change-group": "apps"});
+        assert_eq!(kept["annotations"], others);
         let notes = made.notes.join("\n");
-        for name in ["app.kubernetes.io/instance", "/tracking-id", "managed-by", "/release-name"] {
+        for name in [
+            "app.kubernetes.io/instance",
+            "/tracking-id",
+            "managed-by",
+            "/release-name",
+            "kapp.k14s.io/app",
+            "/association",
+            "/identity",
+            "objectset.rio.cattle.io/hash",
+            "/id",
+            "kustomize.toolkit.fluxcd.io/name",
+            "/part-of",
+            "/owning-inventory",
+        ] {
             assert!(notes.contains(name), "{name}: {notes}");
         }
         let made = converted(&format!(
@@ -152,7 +186,7 @@ mod tests {
              {{apiVersion: apps/v1, kind: Deployment, name: web}}, maxReplicas: 3}}}}"
         ));
         let kept = &made.objects[0]["metadata"];
-        assert_eq!(kept["labels"].as_object().map(Map::len), Some(4), "{kept}");
+        assert_eq!(kept["labels"].as_object().map(Map::len), Some(9), "{kept}");
         assert_eq!(made.notes, [""; 0]);
         let by_hand = "name: web, labels: {app.kubernetes.io/managed-by: hand}";
         let made = scaled_object("keda.sh/v1alpha1", "ScaledObject", by_hand);

@@ -278,3 +278,5 @@ mod kedas;
 mod tests;
 #[cfg(test)]
 mod tests_of_keda;
+#[cfg(test)]
+mod tests_of_triggers;

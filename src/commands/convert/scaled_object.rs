@@ -6,7 +6,7 @@ use super::conversion::{Conversion, SYNC_PERIOD};
 use super::fallback::{self, KedaFallback};
 use super::trigger::{self, Made, Trigger, is_false};
 use super::zero;
-use crate::promql::formula::{to_promql, trigger_value};
+use crate::promql::formula::{nan_as_zero, to_promql, trigger_value};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -55,8 +55,11 @@ impl Conversion {
         if let Some(modifiers) = modifiers {
             self.modifiers(modifiers, &mut made);
         }
-        if !made.ignoring.is_empty() {
-            self.note(&format!("{}: ignoreNullValues becomes onEmpty: Zero. KEDA reads NaN and infinities as 0, too; here such a metric has failed, and no replica is removed", made.ignoring.join(", ")));
+        if !made.without_nan.is_empty() {
+            self.note(&format!("{}: `< Inf > -Inf` leaves NaN and infinities out of the query: where ignoreNullValues holds, KEDA reads them as 0, as it does an empty result, and onEmpty: Zero does here", made.without_nan.join(", ")));
+        }
+        for metric in &made.custom {
+            trigger::coarse(self, metric);
         }
         let stands_in = spec.fallback.as_ref().is_some_and(|fallback| {
             let target = modifiers.map(|modifiers| field(modifiers, "target"));
@@ -71,10 +74,11 @@ impl Conversion {
         });
         match spec.idle_replica_count {
             Some(0) if min > 0 => zero::idle(self, min, &mut made, &mut new),
-            Some(idle) if idle != 0 => self.missing(&format!(
+            Some(0) => self.missing("idleReplicaCount 0 is refused by KEDA beside a minReplicaCount of 0: expected one above it; minReplicas 0 is what stays"),
+            Some(idle) => self.missing(&format!(
                 "idleReplicaCount {idle}: only 0 has a counterpart; minReplicas {min} is what stays"
             )),
-            _ => {}
+            None => {}
         }
         if made.is_only_schedules() {
             self.note("without another trigger a metric that is always 0 keeps the replicas at minReplicas, and the schedules raise that");
@@ -87,6 +91,7 @@ impl Conversion {
         if may_be_zero && !is_active {
             new["minReplicas"] = json!(1);
         }
+        zero::activation(self, &mut made, new["minReplicas"] == 0);
         match (may_be_zero && !made.metrics.is_empty(), made.schedules.is_empty()) {
             (true, true) if !is_active => self.note(
                 "minReplicas is 1: without a Prometheus or cron trigger nothing tells when to leave zero",
@@ -142,6 +147,7 @@ impl Conversion {
             None => {}
         }
         self.annotations(annotations, &mut new);
+        self.added_at_once(&new);
         self.advise("the ScaledObject has a HorizontalPodAutoscaler of its own: while that is there, kube-controller-manager scales by it, and the Autoscaler does not (AmbiguousSelector), but with --native-hpas=ignore both do. Delete the ScaledObject before the Autoscaler is active, or set `mode: Preview` meanwhile. If the workload is at zero then, scale it to 1, as that is not Plimsoll's zero; KEDA would take that back");
         new
     }
@@ -165,6 +171,11 @@ impl Conversion {
         let Some(target) = trigger::target(self, what, &target, trigger::cut_off) else { return };
         let is_value = modifiers["metricType"] == "Value";
         let target_field = if is_value { "value" } else { "averageValue" };
+        let doubled = nan_as_zero(&query);
+        if doubled.is_some() {
+            self.note("advanced.scalingModifiers.formula: NaN, as of 0 / 0, counts as 0 here. In KEDA nothing is active by it, and what its HorizontalPodAutoscaler reads depends on the processor");
+        }
+        let query = doubled.unwrap_or(query);
         let mut metric = json!({"metricName": "formula", "per": "Workload", "query": query});
         metric[target_field] = json!(target);
         let activation = field(modifiers, "activationTarget");
@@ -175,15 +186,37 @@ impl Conversion {
             trigger::cut_off,
             &mut metric,
         );
-        self.note("advanced.scalingModifiers.formula becomes one query. As in KEDA, an empty result, NaN and +Inf of a trigger with ignoreNullValues count as 0 in it, and remove replicas. KEDA rounds each trigger to thousandths first. A trigger below 0 counts as 0 in it, as in KEDA. A result below 0 is 0 here; KEDA's HorizontalPodAutoscaler takes it for more than can be counted, and goes to maxReplicaCount");
+        self.note("advanced.scalingModifiers.formula becomes one query. As in KEDA, an empty result, NaN and +Inf of a trigger with ignoreNullValues count as 0 in it, and remove replicas. KEDA rounds each trigger to thousandths first. A trigger below 0 counts as 0 in it, as in KEDA. A result below 0 is 0 here; KEDA's HorizontalPodAutoscaler goes to maxReplicaCount by it where Kubernetes takes it for more than can be counted, as 1.36 does and 1.30 does not");
         if formula.contains("??") && made.queries.iter().any(|(_, _, null_is_zero)| !null_is_zero) {
             self.missing("advanced.scalingModifiers.formula: `??` takes its right side as soon as the left one has no value; KEDA does after failureThreshold failures, with fallback.behavior scalingModifiers");
         }
         made.custom = vec![metric];
-        made.ignoring.clear();
+        made.without_nan.clear();
+        let all = made.metrics.len();
+        made.metrics.retain(|metric| metric["type"] == "Resource");
+        if made.metrics.len() < all {
+            self.note("advanced.scalingModifiers: CPU and memory of a container are left out: beside a formula, KEDA's HorizontalPodAutoscaler has those of whole pods alone");
+        }
         if !made.schedules.is_empty() {
             made.schedules.clear();
             self.note("advanced.scalingModifiers: the cron triggers are left out: beside a formula, KEDA's HorizontalPodAutoscaler has CPU and memory alone");
+        }
+    }
+
+    /// KEDA's HPA adds what a cron trigger or a fallback asks for by its policies, a schedule and a fallback do not.
+    fn added_at_once(&mut self, new: &Value) {
+        if new.pointer("/behavior/scaleUp/selectPolicy") != Some(&json!("Disabled")) {
+            return;
+        }
+        let least = new["minReplicas"].as_i64();
+        let schedules = new["schedules"].as_array().into_iter().flatten();
+        let most = schedules.filter_map(|schedule| schedule["minReplicas"].as_i64()).max();
+        for (field, replicas) in
+            [("schedules", most), ("fallback", new["fallback"]["replicas"].as_i64())]
+        {
+            if replicas > least {
+                self.missing(&format!("{field}: replicas are added at once, whatever behavior.scaleUp says; with its selectPolicy Disabled KEDA's HorizontalPodAutoscaler adds none"));
+            }
         }
     }
 

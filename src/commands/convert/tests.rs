@@ -44,7 +44,7 @@ fn a_prometheus_trigger_becomes_a_custom_metric_of_the_workload() {
     assert_eq!(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 60);
     assert_eq!(
         spec["customMetrics"],
-        json!([{"metricName": "qps", "per": "Workload", "averageValue": "100.001", "activation": "2.5",
+        json!([{"metricName": "qps", "per": "Workload", "averageValue": "100.001",
             "fallback": {"failureDurationSeconds": 30, "replicas": 6},
             "query": "sum(rate(http_requests_total{namespace=\"shop\"}[2m] offset 1m))"}])
     );
@@ -114,7 +114,7 @@ fn zero_while_idle_and_a_longer_cooldown_are_kept() {
     assert_eq!(
         spec["customMetrics"][1],
         json!({"metricName": "trigger-0_least", "per": "Workload", "averageValue": "1", "onEmpty": "Zero",
-            "query": "((sum(queue{namespace=\"shop\"})\n) > bool 1) * 2"})
+            "query": "((sum(queue{namespace=\"shop\"}) < Inf > -Inf\n) > bool 1) * 2"})
     );
     assert_eq!(spec["behavior"]["scaleDown"]["stabilizationWindowSeconds"], 600);
     assert!(!notes.contains("may not scale as before"), "{notes}");

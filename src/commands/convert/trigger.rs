@@ -2,11 +2,18 @@
 
 use super::conversion::{Conversion, resource, utilization};
 use super::userinfo::without_userinfo;
+use crate::clock::WallClock;
+use crate::hpa::schedule::{self, ScheduleSpec};
+use crate::promql::formula::without_nan;
 use crate::promql::guard::names_namespace;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
+/// The least target of which a thousandth is too little to tell, in thousandths, and the largest of which it is as much as
+/// the default tolerance, a tenth.
+const COARSE: i64 = 50;
+const WITHIN_TOLERANCE: i64 = 10;
 /// The types of triggers that can be converted.
 const TYPES: [&str; 4] = ["cpu", "memory", "cron", "prometheus"];
 
@@ -35,8 +42,8 @@ pub struct Made {
     pub schedules: Vec<Value>,
     /// The names and queries of triggers, and whether an empty result is 0.
     pub queries: Vec<(String, String, bool)>,
-    /// The paths of triggers whose metrics are 0 without a series.
-    pub ignoring: Vec<String>,
+    /// The paths of triggers whose queries leave NaN and infinities out.
+    pub without_nan: Vec<String>,
 }
 
 impl Made {
@@ -46,7 +53,7 @@ impl Made {
         other.custom.into_iter().for_each(|metric| self.push(metric));
         self.schedules.append(&mut other.schedules);
         self.queries.append(&mut other.queries);
-        self.ignoring.append(&mut other.ignoring);
+        self.without_nan.append(&mut other.without_nan);
     }
 
     /// Adds a metric of a query, with a number behind its name if another one has that.
@@ -68,6 +75,11 @@ impl Made {
 }
 
 impl Trigger {
+    /// The type of its target, if it has one.
+    fn metric_type(&self) -> Option<&str> {
+        self.metric_type.as_deref().filter(|kind| !kind.is_empty())
+    }
+
     /// A field of the metadata as text.
     fn field(&self, name: &str) -> Option<String> {
         self.metadata.get(name).map(|value| match value {
@@ -106,9 +118,21 @@ pub fn convert(conversion: &mut Conversion, index: usize, trigger: &Trigger, min
 
 fn resource_metric(conversion: &mut Conversion, path: &str, trigger: &Trigger) -> Option<Value> {
     let value = trigger.field("value").unwrap_or_default();
-    let kind = trigger.metric_type.clone().or(trigger.field("type"));
     let container = trigger.field("containerName").filter(|name| !name.is_empty());
-    match kind.as_deref().unwrap_or("Utilization") {
+    let (kind, old) = (trigger.metric_type(), trigger.field("type"));
+    match (kind, &old) {
+        (Some("AverageValue" | "Utilization"), _) => {}
+        (Some(other), _) => conversion.missing(&format!(
+            "{path}: metricType {other}, which KEDA refuses here, is read as Utilization"
+        )),
+        (None, Some(old)) => conversion.missing(&format!(
+            "{path}: metricType is missing; metadata.type {old}, which KEDA reads no more since 2.18, is read in its place"
+        )),
+        (None, None) => conversion.missing(&format!(
+            "{path}: metricType is missing, which KEDA refuses, and is read as Utilization"
+        )),
+    }
+    match kind.or(old.as_deref()).unwrap_or_default() {
         "AverageValue" => Some(resource(
             &trigger.kind,
             container,
@@ -139,24 +163,42 @@ fn cron(
             return None;
         }
     }
-    let Ok(replicas) = field("desiredReplicas").parse::<i32>() else {
-        let given = field("desiredReplicas");
+    let given = field("desiredReplicas");
+    let Ok(replicas) = given.parse::<i32>() else {
         conversion
             .missing(&format!("{path}: metadata.desiredReplicas {given:?} is no whole number"));
         return None;
     };
+    if replicas == 0 {
+        conversion.missing(&format!("{path}: metadata.desiredReplicas {given:?} is refused by KEDA: expected a number other than 0"));
+        return None;
+    }
+    if let Some(other) = trigger.metric_type().filter(|kind| *kind != "AverageValue") {
+        conversion.missing(&format!("{path}: metricType {other} of a cron trigger has no counterpart: it asks for desiredReplicas here, as with AverageValue"));
+    }
     let plain = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' };
     let name: String = trigger.name.as_deref().unwrap_or_default().chars().map(plain).collect();
     let name = name.trim_matches('-');
     let name = if name.is_empty() || name.len() > 50 { "cron" } else { name };
-    Some(json!({
+    let schedule = json!({
         "name": format!("{name}-{index}"),
         "timeZone": field("timezone"),
         "start": cron_expression(&field("start")),
         "end": cron_expression(&field("end")),
         // A schedule takes the place of minReplicas.
         "minReplicas": replicas.max(min),
-    }))
+    });
+    if !takes_turns(&schedule) {
+        conversion.missing(&format!("{path}: its starts and ends do not take turns in the coming year. For KEDA it is within a window while the next end comes before the next start: from the last start before an end on; a schedule lasts from the first start after an end to the next end"));
+    }
+    Some(schedule)
+}
+
+/// Whether the starts and ends of a schedule take turns. What is invalid is told where the whole is read.
+fn takes_turns(schedule: &Value) -> bool {
+    let spec = serde_json::from_value::<ScheduleSpec>(schedule.clone());
+    let read = spec.ok().and_then(|spec| schedule::parse(&[spec]).ok()).unwrap_or_default();
+    read.takes_turns(0, WallClock::default().timestamp().as_millisecond())
 }
 
 /// A cron expression of KEDA as a schedule takes it: `?` is `*`, and `N/S` is from N to the last value.
@@ -202,14 +244,22 @@ fn prometheus(
     let name = named.map_or_else(|| format!("trigger-{index}"), str::to_owned);
     let threshold =
         target(conversion, &format!("{path}: metadata.threshold"), &threshold, rounded)?;
+    let given = field("ignoreNullValues");
+    let is_ignored = given.as_ref().is_none_or(|value| !is_false(value));
+    if let Some(other) = given.filter(|value| !is_false(value) && !is_true(value)) {
+        conversion.missing(&format!(
+            "{path}: metadata.ignoreNullValues {other:?}, which KEDA refuses, is read as true"
+        ));
+    }
+    let bounded = is_ignored.then(|| without_nan(&query)).flatten();
     let mut metric = json!({
         "metricName": name.replace(['/', '%'], "-"),
         "per": "Workload",
-        "query": query,
+        "query": bounded.as_ref().unwrap_or(&query),
     });
-    let target_field = match trigger.metric_type.as_deref() {
+    let target_field = match trigger.metric_type() {
         Some("Value") => "value",
-        Some("" | "AverageValue") | None => "averageValue",
+        Some("AverageValue") | None => "averageValue",
         Some(other) => {
             conversion.missing(&format!(
                 "{path}: metricType {other}, which KEDA refuses here, is read as AverageValue"
@@ -221,10 +271,6 @@ fn prometheus(
     let activation_threshold = field("activationThreshold").unwrap_or_default();
     let what = format!("{path}: metadata.activationThreshold");
     activation(conversion, &what, &activation_threshold, rounded, &mut metric);
-    if metric["activation"].as_str().is_some_and(|activation| activation.starts_with('-')) {
-        conversion.note(&format!("{what} {activation_threshold:?} is below 0: so each value is active here, as one below 0 counts as 0; for KEDA one that is lower yet is not active"));
-    }
-    let is_ignored = field("ignoreNullValues").is_none_or(|value| !is_false(&value));
     if is_ignored {
         metric["onEmpty"] = json!("Zero");
     }
@@ -233,8 +279,8 @@ fn prometheus(
     }
     server(conversion, path, trigger);
     let queries = vec![(name, query, is_ignored)];
-    let ignoring = is_ignored.then(|| path.to_owned()).into_iter().collect();
-    Some(Made { custom: vec![metric], queries, ignoring, ..Made::default() })
+    let without_nan = bounded.is_some().then(|| path.to_owned()).into_iter().collect();
+    Some(Made { custom: vec![metric], queries, without_nan, ..Made::default() })
 }
 
 /// Notes what a trigger says of the server.
@@ -284,6 +330,24 @@ pub fn target(
     }
 }
 
+/// Notes where a thousandth is much of the target of a metric: totals are whole thousandths, and KEDA does not round them up.
+pub fn coarse(conversion: &mut Conversion, metric: &Value) {
+    let target = metric.get("averageValue").or(metric.get("value")).and_then(Value::as_str);
+    let Some(milli) = target.and_then(number).and_then(rounded).filter(|milli| *milli < COARSE)
+    else {
+        return;
+    };
+    let name = metric["metricName"].as_str().unwrap_or_default();
+    let note = format!(
+        "{name}: its target is {}, and totals are rounded up to thousandths here; KEDA rounds them to the nearest, and what a formula gives down, so that there may be more replicas than with it",
+        quantity(milli)
+    );
+    match milli <= WITHIN_TOLERANCE {
+        true => conversion.missing(&note),
+        false => conversion.note(&note),
+    }
+}
+
 /// Sets the activation of a metric, if there is one.
 pub fn activation(
     conversion: &mut Conversion,
@@ -322,6 +386,10 @@ fn noted(conversion: &mut Conversion, what: &str, text: &str, milli: i64) -> Str
 /// Whether a text is false, as Go's `strconv.ParseBool` reads it.
 pub fn is_false(text: &str) -> bool {
     matches!(text, "false" | "False" | "FALSE" | "f" | "F" | "0")
+}
+
+fn is_true(text: &str) -> bool {
+    matches!(text, "true" | "True" | "TRUE" | "t" | "T" | "1")
 }
 
 fn number(text: &str) -> Option<f64> {

@@ -9,8 +9,8 @@ const MAX_EXACT_UP: i32 = 10;
 const MAX_EXACT_DOWN: i32 = 8;
 /// The longest stabilization window, in seconds.
 const MAX_WINDOW: i64 = 3600;
-/// The window of an HPA whose object gives none, and how much longer one may be that KEDA's HPA does not have: an
-/// active Autoscaler keeps the replicas of each peak for so long.
+/// The window of an HPA whose object gives none, and how much longer one may be that KEDA does not have: an active
+/// Autoscaler keeps the replicas of each peak for so long.
 const DEFAULT_WINDOW: i64 = 300;
 const MAX_LONGER: i64 = 300;
 /// The replicas to which an HPA scales up from 0 at once, if its behavior does not say otherwise.
@@ -44,6 +44,19 @@ pub fn idle(conversion: &mut Conversion, min: i32, made: &mut Made, new: &mut Va
     }
     least.into_iter().for_each(|metric| made.push(metric));
     conversion.note(&format!("idleReplicaCount: minReplicas is 0, and for each trigger a second metric asks for {min} replicas while the trigger is active"));
+}
+
+/// `activationThreshold`, which KEDA reads about zero alone.
+pub fn activation(conversion: &mut Conversion, made: &mut Made, may_be_zero: bool) {
+    for metric in made.custom.iter_mut().filter_map(Value::as_object_mut) {
+        let Some(activation) = metric.get("activation").and_then(Value::as_str) else { continue };
+        if !may_be_zero {
+            metric.remove("activation");
+        } else if activation.starts_with('-') {
+            let name = metric["metricName"].as_str().unwrap_or_default();
+            conversion.note(&format!("{name}: an activation of {activation} is below 0: so each value is active here, as one below 0 counts as 0; for KEDA one that is lower yet is not active"));
+        }
+    }
 }
 
 /// Without tolerances: `minReplicaCount` is a metric's target while the workload is not idle, and where it is more
@@ -117,7 +130,16 @@ pub fn cooldown(conversion: &mut Conversion, cooldown: i64, new: &mut Value) {
             false => conversion.note(&note),
         }
     } else if cooldown < window {
-        conversion.note(&format!("cooldownPeriod {cooldown} s: zero is waited for as long as for any other scale down, behavior.scaleDown.stabilizationWindowSeconds, which is {window} s"));
+        let note = format!(
+            "cooldownPeriod {cooldown} s: zero is waited for as long as for any other scale down, behavior.scaleDown.stabilizationWindowSeconds, which is {window} s"
+        );
+        match window > cooldown + MAX_LONGER {
+            true => conversion.missing(&format!(
+                "{note}, and KEDA goes to zero from any number of replicas {} s sooner",
+                window - cooldown
+            )),
+            false => conversion.note(&note),
+        }
     }
 }
 

@@ -79,3 +79,17 @@ async fn what_is_recommended_is_tried_in_any_namespace() {
         assert_eq!(candidate.metrics[0].carries(), 10.0);
     }
 }
+
+#[tokio::test]
+async fn a_spec_of_an_idle_object_is_recommended_by_the_load_of_its_trigger() {
+    let object = json!({"apiVersion": "keda.sh/v1alpha1", "kind": "ScaledObject",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"scaleTargetRef": {"name": "web"}, "idleReplicaCount": 0, "minReplicaCount": 3, "triggers": [
+            {"type": "prometheus", "metadata": {"query": "sum(rate(requests_total{namespace=\"shop\"}[2m]))", "threshold": "10"}}]}});
+    let found = recommended_for(&object, &[]).await;
+    assert_eq!(found["podCarries"], json!({"trigger-0": 10.0}), "{found}");
+    let bound = &found["object"]["spec"]["customMetrics"][1];
+    assert!(bound.is_null() || bound["averageValue"] == "1", "{found}");
+    let found = recommended_for(&object, &["--pod-carries", "12"]).await;
+    assert_eq!(found["podCarries"], json!({"trigger-0": 12.0}), "{found}");
+}

@@ -2,7 +2,7 @@
 
 use super::parse::{Moment, duration, duration_back, moment};
 use super::prometheus::PrometheusFlags;
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -213,10 +213,11 @@ pub struct ConvertFlags {
 
 /// The flags of `plimsoll check`.
 #[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("checked").args(["file", "objects"]).required(true).multiple(true)))]
 pub struct CheckFlags {
     /// The configuration file. With -f its labels and shared namespaces (podMetrics) are those of their queries,
-    /// too; without it, the defaults.
-    #[arg(value_name = "CONFIG", required_unless_present = "objects")]
+    /// too, and its rules those that give their metrics; without it, the labels are the defaults.
+    #[arg(value_name = "CONFIG")]
     pub file: Option<PathBuf>,
 
     /// Files with Autoscalers and MetricRules to check; - is the standard input. With --cluster what is around

@@ -56,6 +56,12 @@ impl Schedules {
         Some(ActiveWindow { index, begin_ms: window.begin, end_ms: window.end })
     }
 
+    /// Whether the starts and ends of a recurring schedule, by its place in the list, take turns within a year from a time
+    /// on.
+    pub fn takes_turns(&self, index: usize, now: UnixMillis) -> bool {
+        self.0.get(index).is_none_or(|schedule| schedule.timing.takes_turns(now))
+    }
+
     /// How long the bounds move from the begin of a schedule's window on, by its place in the list, in ms.
     pub fn ramp_ms(&self, index: usize) -> i64 {
         self.0.get(index).map_or(0, |schedule| schedule.ramp_ms)

@@ -3,6 +3,7 @@
 use super::cron::Cron;
 use super::zone::Zone;
 use crate::time::UnixMillis;
+use jiff::ToSpan;
 
 /// How often windows of no length may follow each other. They need a clock change that skips both
 /// ends, so more than one in a row is rare.
@@ -73,5 +74,24 @@ impl Timing {
             }
         }
         next
+    }
+
+    /// Whether its starts and ends take turns within a year: each start is followed by an end, and each end by a start,
+    /// before there is another of the same.
+    pub(super) fn takes_turns(&self, now: UnixMillis) -> bool {
+        let Self::Recurring { start, end, zone } = self else { return true };
+        let mut at = zone.local(now);
+        let until = at.saturating_add(1.year());
+        let is_end_first = end.after(at) < start.after(at);
+        let (mut next, mut other) = if is_end_first { (end, start) } else { (start, end) };
+        while at < until {
+            let (Some(turn), Some(same)) = (next.after(at), other.after(at)) else { return true };
+            if same <= turn {
+                return false;
+            }
+            at = turn;
+            std::mem::swap(&mut next, &mut other);
+        }
+        true
     }
 }

@@ -15,7 +15,7 @@ use crate::promql::bounds::USER_QUERY;
 use crate::promql::tree;
 use number::{Condition, Number};
 use operand::Operand;
-pub use operand::trigger_value;
+pub use operand::{nan_as_zero, trigger_value, without_nan};
 use std::collections::BTreeMap;
 use tokens::Token;
 

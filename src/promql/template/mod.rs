@@ -2,6 +2,7 @@
 //! prometheus-adapter use it: fields, variables, pipelines, `if`, `range`, `with`, and functions.
 
 mod ast;
+mod faults;
 mod functions;
 mod parse;
 mod pipeline;
@@ -37,11 +38,6 @@ pub struct TemplateError {
     pub message: String,
 }
 
-/// Whether an error of rendering is about a field that the dot does not have.
-pub fn is_unknown_field(error: &str) -> bool {
-    error.starts_with('.') && error.contains(render::UNKNOWN)
-}
-
 impl Template {
     /// Parses a template.
     ///
@@ -61,6 +57,12 @@ impl Template {
     /// Whether it uses a field of the dot.
     pub fn uses(&self, field: &str) -> bool {
         self.body.iter().any(|node| node.uses(field))
+    }
+
+    /// The first field in it that is not there, in branches that are not rendered for these fields of the dot, too, and
+    /// what is wrong with it.
+    pub fn unknown_field(&self, fields: &BTreeMap<&'static str, Value>) -> Option<String> {
+        faults::first(&self.body, fields)
     }
 
     /// Renders the template for these fields of the dot.

@@ -6,9 +6,6 @@ use super::value::Value;
 use std::cell::Cell;
 use std::collections::BTreeMap;
 
-/// What an error about a field that the dot does not have says of it.
-pub(super) const UNKNOWN: &str = " is not known; ";
-
 /// Renders nodes for these fields of the dot.
 pub(super) fn render(
     nodes: &[Node],
@@ -235,9 +232,11 @@ impl Scope<'_> {
             Operand::Value(value) => Ok(value.clone()),
             Operand::Fields(fields) => match self.dots.last() {
                 Some(dot) => field_of(dot, fields),
-                None => self.root(fields),
+                None => field_of_whole(self.fields, fields),
             },
-            Operand::Variable(name, fields) if name.is_empty() => self.root(fields),
+            Operand::Variable(name, fields) if name.is_empty() => {
+                field_of_whole(self.fields, fields)
+            }
             Operand::Variable(name, fields) => {
                 field_of(&self.variables[self.find(name)?].1, fields)
             }
@@ -247,20 +246,24 @@ impl Scope<'_> {
             Operand::Group(pipeline, fields) => field_of(&self.value(pipeline)?, fields),
         }
     }
-
-    fn root(&self, fields: &[String]) -> Result<Value, String> {
-        let [first, rest @ ..] = fields else {
-            return Err("the dot is no value that can be used".to_owned());
-        };
-        let value = self.fields.get(first.as_str()).ok_or_else(|| {
-            let known: Vec<_> = self.fields.keys().map(|field| format!(".{field}")).collect();
-            format!(".{first}{UNKNOWN}{} are", known.join(", "))
-        })?;
-        field_of(value, rest)
-    }
 }
 
-fn field_of(value: &Value, fields: &[String]) -> Result<Value, String> {
+/// The value of a field of the dot, outside of `range` and `with`.
+pub(super) fn field_of_whole(
+    all: &BTreeMap<&'static str, Value>,
+    path: &[String],
+) -> Result<Value, String> {
+    let [first, rest @ ..] = path else {
+        return Err("the dot is no value that can be used".to_owned());
+    };
+    let value = all.get(first.as_str()).ok_or_else(|| {
+        let known: Vec<_> = all.keys().map(|field| format!(".{field}")).collect();
+        format!(".{first} is not known; {} are", known.join(", "))
+    })?;
+    field_of(value, rest)
+}
+
+pub(super) fn field_of(value: &Value, fields: &[String]) -> Result<Value, String> {
     let [field, rest @ ..] = fields else { return Ok(value.clone()) };
     match value {
         Value::Map(map) => field_of(&map.get(field).cloned().map_or(Value::Nil, Value::Text), rest),
