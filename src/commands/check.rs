@@ -7,9 +7,9 @@ use super::check_context::Findings;
 use super::check_queries::{Example, general_queries, rule_query, unknown_fields};
 use super::story::plain_lines;
 use super::{check_files, check_history, check_rule, objects};
-use crate::clock::WallClock;
+use crate::clock::{Clock, WallClock};
 use crate::config::{CheckFlags, Config, OutputFormat};
-use crate::connect;
+use crate::connect::{self, ANSWER_TIMEOUT};
 use crate::kube_error::worded;
 use crate::prometheus::{Client as Prometheus, SeriesSchema, decode_series_schemas};
 use crate::promql::bounds::CHECKED_QUERY;
@@ -135,7 +135,7 @@ async fn check(flags: &CheckFlags) -> Report {
     }
     match &flags.prometheus_url {
         None => parse_queries(&mut report, &config),
-        Some(url) => match connect::prometheus(url, &flags.prometheus) {
+        Some(url) => match connect::prometheus_of_command(url, &flags.prometheus) {
             Ok(prometheus) => {
                 if check_connections(&mut report, &config, &prometheus).await {
                     run_general_queries(&mut report, &config, &prometheus).await;
@@ -178,7 +178,7 @@ async fn check_objects(flags: &CheckFlags, queries: &PodQueries, report: &mut Re
         check_cluster::check(client, autoscalers, &mut found).await;
     }
     if let Some(url) = flags.prometheus_url.as_ref().filter(|_| !autoscalers.is_empty()) {
-        match connect::prometheus(url, &flags.prometheus) {
+        match connect::prometheus_of_command(url, &flags.prometheus) {
             Ok(server) => check_history::check(&server, queries, autoscalers, &mut found).await,
             Err(error) => report.errors.push(error.to_string()),
         }
@@ -297,15 +297,18 @@ async fn run_general_queries(report: &mut Report, config: &Config, prometheus: &
 /// The resources of the cluster, if there is a kubeconfig.
 async fn resources(flags: &CheckFlags) -> Result<Option<ResourceMap>, String> {
     let Some(path) = &flags.kubeconfig else { return Ok(None) };
-    let client = connect::plain_api_server(path).await.map_err(|error| error.to_string())?;
+    let (path, context) = (Some(&**path), flags.context.as_deref());
+    let connected = connect::as_kubectl(path, context, ANSWER_TIMEOUT, Clock::default()).await;
+    let connected = connected.map_err(|error| error.to_string())?;
+    let place = connected.place_and_server();
     // Discovery does not return the cause of a failure.
-    if let Err(error) = client.apiserver_version().await {
-        return Err(format!("--kubeconfig: {}: {}", path.display(), worded(&error)));
+    if let Err(error) = connected.client.apiserver_version().await {
+        return Err(format!("--kubeconfig: {place}: {}", worded(&error)));
     }
-    let resources = Resources::new(client);
+    let resources = Resources::new(connected.client);
     match resources.refresh().await {
         true => Ok(Some(resources.map().as_ref().clone())),
-        false => Err(format!("--kubeconfig: {}: discovery can't be read", path.display())),
+        false => Err(format!("--kubeconfig: {place}: discovery can't be read")),
     }
 }
 
