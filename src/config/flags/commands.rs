@@ -2,7 +2,7 @@
 
 use super::parse::{Moment, duration, duration_back, moment};
 use super::prometheus::PrometheusFlags;
-use clap::{Args, ValueEnum};
+use clap::{ArgGroup, Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -213,10 +213,11 @@ pub struct ConvertFlags {
 
 /// The flags of `plimsoll check`.
 #[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("checked").args(["file", "objects"]).required(true).multiple(true)))]
 pub struct CheckFlags {
     /// The configuration file. With -f its labels and shared namespaces (podMetrics) are those of their queries,
     /// too; without it, the defaults.
-    #[arg(value_name = "CONFIG", required_unless_present = "objects")]
+    #[arg(value_name = "CONFIG")]
     pub file: Option<PathBuf>,
 
     /// Files with Autoscalers and MetricRules to check; - is the standard input. With --cluster what is around
@@ -252,8 +253,8 @@ pub struct CheckFlags {
     #[doc(hidden)]
     pub prometheus: PrometheusFlags,
 
-    /// A cluster whose resources the rules speak of, needed to tell which metrics
-    /// the series of `rules` become, and which has what is around the Autoscalers of -f.
+    /// A cluster whose resources the rules speak of, and which has what is around the Autoscalers of -f. Without it,
+    /// labels of `rules` are known that name resources which each cluster has, such as pods.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 
