@@ -106,7 +106,9 @@ mod tests {
 
     #[test]
     fn the_budgets_of_docs_sizing_are_those_of_the_code_and_fit_in_the_charts_limit() {
-        use crate::{prometheus, rules, samples, serve};
+        use crate::config::{Cli, Command};
+        use crate::{ledger, prometheus, rules, samples, serve};
+        use clap::Parser;
         let text = include_str!("../docs/sizing.md");
         let rows = text.lines().filter_map(|line| {
             let mut cells = line.strip_prefix("| ")?.split(" | ");
@@ -116,7 +118,13 @@ mod tests {
         let of = |name: &str| {
             rows.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}")).1
         };
+        let cli = Cli::try_parse_from(["plimsoll", "serve", "--prometheus-url=http://x"]);
+        let Command::Serve(flags) = cli.expect("flags").command else { panic!("it is serve") };
+        // A copy may have an eighth more.
+        let ledger = (flags.decision_ledger_bytes * 9 / 8).next_multiple_of(1 << 20);
         for (name, bytes) in [
+            ("decision ledger", ledger),
+            ("decision log", ledger::MAX_QUEUED_BYTES + ledger::BATCH_BYTES),
             ("answers", prometheus::RESPONSE_BYTES),
             ("query shapes", samples::SHAPED_QUERY_BYTES),
             ("narrowed queries", samples::GUARDED_QUERY_BYTES),
@@ -134,7 +142,18 @@ mod tests {
         let chart = include_str!("../deploy/chart/values.yaml");
         let limit =
             chart.split_once("limits: {memory: ").and_then(|(_, rest)| rest.split_once("Mi"));
-        assert!(all < limit.unwrap().0.parse().unwrap(), "{limit:?}");
+        let limit: usize = limit.unwrap().0.parse().unwrap();
+        // The process itself, and what no budget counts.
+        let base = all + 32 + 64;
+        assert!(
+            text.contains(&format!("resources.limits.memory = {base} MiB + 20 KiB x")),
+            "{base}"
+        );
+        let fits =
+            |autoscalers: usize, rules: usize| base + autoscalers * 20 / 1024 + rules <= limit;
+        assert!(fits(5_000, 0) && fits(1_800, 64), "{base} MiB, and the limit is {limit}");
+        assert!(text.contains(&format!("The chart's limit of {limit} MiB is enough for 5,000 ")));
+        assert!(text.contains(", and for 1,800 with rules"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -6,7 +6,7 @@ use rustls::pki_types::pem;
 use std::error::Error;
 
 /// An error with all its causes, each once: many have that of their cause in their own text. One that comes of
-/// credentials is told alone.
+/// credentials is told alone, and one of kube's `Service` by its cause alone.
 pub fn causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = Some(error);
@@ -14,7 +14,12 @@ pub fn causes(error: &(dyn Error + 'static)) -> String {
         if let Some(told) = of_credentials(error) {
             return told;
         }
-        let more = error.to_string();
+        let mut more = error.to_string();
+        if let Some(kube::Error::Service(sent)) = error.downcast_ref() {
+            let told = sent.to_string();
+            text = text.replace(&more, &told);
+            more = told;
+        }
         if !text.contains(&more) {
             text = format!("{text}: {more}");
         }
@@ -55,9 +60,8 @@ fn of_kubeconfig(error: &KubeconfigError) -> Option<String> {
         KubeconfigError::Parse(error) => {
             Some(format!("the kubeconfig can't be read: {}", of_yaml(error)))
         }
-        KubeconfigError::CurrentContextNotSet => {
-            Some("the kubeconfig has no current-context, and none was named".to_owned())
-        }
+        // Whoever reads it names the file.
+        KubeconfigError::ReadConfig(error, _) => Some(error.to_string()),
         KubeconfigError::LoadCertificateAuthority(error) if is_text(error) => {
             not("certificate-authority-data", "base64")
         }
@@ -76,6 +80,9 @@ const MAX_SAID: usize = 1_000;
 fn of_plugin(error: &AuthError) -> Option<String> {
     let answer = "the answer of the exec plugin of the kubeconfig";
     Some(match error {
+        AuthError::AuthExecStart(error) => {
+            format!("the program of the exec plugin of the kubeconfig can't be run: {error}")
+        }
         // Its standard output is what holds the credentials, and its arguments may.
         AuthError::AuthExecRun { out, .. } => {
             let said = String::from_utf8_lossy(&out.stderr);

@@ -1,24 +1,53 @@
 //! What kube-apiserver answers to a request that fails, in kubectl's words; or why it does not answer.
 
 use crate::causes::causes;
+use hyper_util::client::legacy;
+use kube::client::AuthError;
 use kube::core::Status;
 use kube::runtime::watcher;
+use std::borrow::Cow;
+use std::error::Error;
+use std::iter::successors;
 
 /// Why a request failed: `Error from server (Forbidden): ...` where kube-apiserver says it, or else the error with all
 /// its causes. The `Display` of kube's errors has the `Debug` of a whole `Status`, and no causes of a lost connection.
 pub fn worded(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => from_server(status),
-        other => causes(other),
+        other => without_status(other),
     }
 }
 
 /// The same for a condition or an event: the API server's own message alone.
 pub fn message(error: &kube::Error) -> String {
     match error {
-        kube::Error::Api(status) => status.message.clone(),
+        kube::Error::Api(status) => own_message(status).into_owned(),
+        other => without_status(other),
+    }
+}
+
+fn without_status(error: &kube::Error) -> String {
+    match error {
+        kube::Error::SerdeError(error) if !error.is_data() => {
+            format!("the answer is no JSON, as that of a proxy or of a page to log in at: {error}")
+        }
         other => causes(other),
     }
+}
+
+/// Whether the API server has no such objects at all, as without their CustomResourceDefinition. That is no `Status` with
+/// the reason `NotFound`.
+pub fn is_unknown_kind(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 404 && status.reason == NO_STATUS)
+}
+
+/// Whether a request was not sent: there was no connection, or there were no credentials.
+pub fn is_unsent(error: &kube::Error) -> bool {
+    let mut causes = successors(Some(error as &(dyn Error + 'static)), |&cause| cause.source());
+    causes.any(|cause| {
+        let is_connect = cause.downcast_ref().is_some_and(legacy::Error::is_connect);
+        is_connect || cause.is::<AuthError>()
+    })
 }
 
 /// Why a watch failed, as [`worded`] says it.
@@ -38,9 +67,25 @@ pub fn status(error: &watcher::Error) -> Option<&Status> {
     }
 }
 
+/// The reason that kube gives to an answer that is no `Status`.
+const NO_STATUS: &str = "Failed to parse error data";
+
+/// The most characters of such an answer that are told: it may be a page.
+const MAX_TOLD: usize = 200;
+
+/// The message; of what is no `Status`, how it begins.
+fn own_message(status: &Status) -> Cow<'_, str> {
+    match status.reason == NO_STATUS {
+        true => status.message.lines().next().unwrap_or_default().chars().take(MAX_TOLD).collect(),
+        false => Cow::Borrowed(&status.message),
+    }
+}
+
 fn from_server(status: &Status) -> String {
-    let message = status.message.trim();
+    let message = own_message(status);
+    let message = message.trim();
     match status.reason.as_str() {
+        NO_STATUS => format!("Error from server ({}): {message}", status.code),
         "" => format!("Error from server: {message}"),
         reason => format!("Error from server ({reason}): {message}"),
     }
@@ -64,6 +109,28 @@ mod tests {
         let without = Status { message: "overloaded\n".to_owned(), ..Status::default() };
         let error = kube::Error::Api(Box::new(without));
         assert_eq!(worded(&error), "Error from server: overloaded");
+    }
+
+    #[tokio::test]
+    async fn an_answer_of_no_api_server_is_told_in_words() {
+        let answer = async |code: u16, body: &'static str| {
+            let service =
+                tower::service_fn(move |_: http::Request<kube::client::Body>| async move {
+                    let body = kube::client::Body::from(body.as_bytes().to_vec());
+                    let answer = http::Response::builder().status(code).body(body);
+                    Ok::<_, kube::Error>(answer.expect("an answer"))
+                });
+            kube::Client::new(service, "default").apiserver_version().await.unwrap_err()
+        };
+        let error = answer(404, "404 page not found\n").await;
+        assert_eq!(worded(&error), "Error from server (404): 404 page not found");
+        assert!(is_unknown_kind(&error) && !is_unsent(&error));
+        let page = answer(502, "<html>\n<body>Bad Gateway").await;
+        assert_eq!(worded(&page), "Error from server (502): <html>");
+        let login = worded(&answer(200, "<html>login</html>").await);
+        assert!(login.starts_with("the answer is no JSON, as that of a proxy"), "{login}");
+        let missing = Status::failure("no web", "NotFound").with_code(404);
+        assert!(!is_unknown_kind(&kube::Error::Api(missing.boxed())));
     }
 
     /// A token is asked for anew while the process runs, also by each watch.
@@ -102,10 +169,11 @@ mod tests {
             config.default_retry = false;
             let client = kube::Client::try_from(config).unwrap();
             let error = client.apiserver_version().await.unwrap_err();
+            assert!(is_unsent(&error), "{error}");
             let texts = [worded(&error), message(&error)];
             let texts = texts.into_iter().chain([worded_watch(&InitialListFailed(error))]);
             for text in texts {
-                assert!(text.contains(expected), "{text}");
+                assert!(text.contains(expected) && !text.contains("ServiceError"), "{text}");
                 assert_eq!(text.matches("client error (Connect)").count(), 1, "{text}");
             }
         }

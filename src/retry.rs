@@ -23,13 +23,22 @@ pub struct HandledOnce;
 /// Retries requests that an overloaded server refused, for a few seconds. After that, the caller is
 /// told: a watch that does not know of a failure could not report that it is stale.
 #[derive(Clone)]
-pub struct Retries(RetryPolicy);
+pub struct Retries {
+    policy: RetryPolicy,
+    tell: fn(u16),
+}
 
 impl Retries {
     /// The policy of all clients of the API server.
     pub fn new() -> Self {
+        Self::telling(|_| {})
+    }
+
+    /// The same, which tells of the status of each response after which it retries.
+    pub fn telling(tell: fn(u16)) -> Self {
         let policy = RetryPolicy::new(Duration::from_millis(50), MAX_BACKOFF, MAX_RETRIES, true);
-        Self(policy.expect("the first backoff is shorter than the longest"))
+        let policy = policy.expect("the first backoff is shorter than the longest");
+        Self { policy, tell }
     }
 }
 
@@ -47,13 +56,17 @@ impl<B> Policy<http::Request<Body>, http::Response<B>, BoxError> for Retries {
         {
             return None;
         }
-        let wait = self.0.retry(request, result)?;
+        let wait = self.policy.retry(request, result)?;
         // `Retry-After` may be longer.
-        (wait.deadline() <= Instant::now() + MAX_BACKOFF).then_some(wait)
+        let is_short = wait.deadline() <= Instant::now() + MAX_BACKOFF;
+        if let Some(response) = result.as_ref().ok().filter(|_| is_short) {
+            (self.tell)(response.status().as_u16());
+        }
+        is_short.then_some(wait)
     }
 
     fn clone_request(&mut self, request: &http::Request<Body>) -> Option<http::Request<Body>> {
-        Policy::<_, http::Response<B>, BoxError>::clone_request(&mut self.0, request)
+        Policy::<_, http::Response<B>, BoxError>::clone_request(&mut self.policy, request)
     }
 }
 

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// What is in the names of metrics that say how much waits or is worked on: more pods make them smaller, so that what was
 /// recorded says nothing of another number of pods.
-const AMOUNTS: [&str; 30] = [
+const AMOUNTS: [&str; 31] = [
     "queue",
     "queued",
     "backlog",
@@ -27,6 +27,7 @@ const AMOUNTS: [&str; 30] = [
     "messages_ready",
     "approximate_number_of_messages",
     "inflight",
+    "in_flight",
     "active",
     "running",
     "busy",
@@ -183,15 +184,12 @@ fn words(name: &str) -> String {
         }
         lower.push(if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '_' });
     }
-    let mut words = lower + "_";
     // How busy CPUs are is what the load makes of them.
-    for (of, as_one) in [
-        ("in_flight", "inflight"),
-        ("cpu_utilization", "cpu_usage"),
-        ("_over_time_", "_"),
-        ("_real_time_", "_"),
-    ] {
-        words = words.replace(of, as_one);
+    let mut words = lower + "_";
+    for (of, instead) in
+        [("cpu_utilization", "cpu_usage"), ("_over_time_", "_"), ("_real_time_", "_")]
+    {
+        words = words.replace(of, instead);
     }
     if PEOPLE.iter().any(is_in(&words)) {
         words = words.replace("_active_", "_").replace("_concurrent_", "_");
@@ -280,6 +278,10 @@ mod tests {
             "gpu_utilization",
         ] {
             assert!(refused(metric, None, None).is_some(), "{metric}");
+        }
+        for (metric, word) in [("requests_in_flight", "in_flight"), ("jobsInflight", "inflight")] {
+            let why = refused(metric, None, None).unwrap();
+            assert!(why.contains(&format!("has \"{word}\" in its name")), "{why}");
         }
         assert_eq!(refused("cpu_utilization", None, None), None);
         assert_eq!(refused("responses_time_series", None, None), None);

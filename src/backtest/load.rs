@@ -1,6 +1,7 @@
 //! The load of a workload over time.
 
 use crate::time::UnixMillis;
+use jiff::Timestamp;
 use std::io::BufRead;
 
 /// The most rows of a file: a point every second for two months.
@@ -186,9 +187,10 @@ impl Load {
         let mut part = self.within(from, to);
         part.ends = self.ends_within(from, to);
         if part.rows.len() < 2 {
-            let (first, last) = (self.first() / 1000, self.last() / 1000);
+            let [first, last] = [self.first(), self.last()]
+                .map(|time| Timestamp::from_second(time.div_euclid(1000)).unwrap_or_default());
             return Err(format!(
-                "less than two rows are in it: the load is from {first} to {last}"
+                "fewer than two rows are in that part: the load is from {first} to {last}"
             ));
         }
         Ok(part)

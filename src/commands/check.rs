@@ -5,26 +5,23 @@ use super::check_cluster;
 use super::check_context::Context;
 use super::check_context::Findings;
 use super::check_queries::{Example, general_queries, rule_query, unknown_fields};
+use super::check_series::{self, RuleReport};
 use super::story::plain_lines;
 use super::{check_files, check_history, check_rule, objects};
-use crate::clock::WallClock;
+use crate::clock::{Clock, WallClock};
 use crate::config::{CheckFlags, Config, OutputFormat};
-use crate::connect;
+use crate::connect::{self, ANSWER_TIMEOUT};
 use crate::kube_error::worded;
-use crate::prometheus::{Client as Prometheus, SeriesSchema, decode_series_schemas};
+use crate::prometheus::Client as Prometheus;
 use crate::promql::bounds::CHECKED_QUERY;
-use crate::promql::matcher::Matcher;
 use crate::promql::query::PodQueries;
 use crate::promql::tree;
-use crate::rules::{Rule, RuleSet};
-use crate::samples::Table;
-use crate::watch::{GroupResource, ResourceMap, Resources};
+use crate::watch::{ResourceMap, Resources};
 use serde::Serialize;
 use serde_json::Value;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
-use std::time::{Duration, SystemTime};
 
 /// The result of the check.
 #[derive(Debug, Default, Serialize)]
@@ -42,32 +39,6 @@ pub struct Report {
     #[serde(skip)]
     checked: Vec<&'static str>,
 }
-
-/// What one rule matches.
-#[derive(Debug, Default, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct RuleReport {
-    /// The path of the rule, such as `rules[0]`.
-    pub rule: String,
-    /// The series query.
-    pub series_query: String,
-    /// The names of the matching series.
-    pub series: BTreeSet<String>,
-    /// The metrics of these series.
-    pub metrics: BTreeSet<String>,
-    /// The query of one metric, which was run.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub query: Option<String>,
-    /// The number of series in its result.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub query_series: Option<usize>,
-    /// Why a query of the rule failed.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub error: Option<String>,
-}
-
-/// How far back series are looked up.
-const LOOKBACK: Duration = Duration::from_secs(600);
 
 /// Checks a file. Returns the text to print, and whether there are no errors.
 pub async fn run(flags: &CheckFlags) -> (String, bool) {
@@ -105,10 +76,14 @@ async fn check(flags: &CheckFlags) -> Report {
     let Some(config) = config else { return report };
     report.errors.extend(unknown_fields(&config));
     let rules = &config.rules;
+    let mut faults = check_rule::faults(rules);
+    report.errors.append(&mut faults.errors);
+    report.warnings.append(&mut faults.warnings);
     for (path, rule) in rules.with_paths() {
         let is_external = path.starts_with("externalRules");
         // `plimsoll convert` writes such rules: a complete query, without namespaces.
-        if is_external && !rule.namespaced {
+        let is_whole = is_external && !rule.namespaced;
+        if is_whole || rule.query.is_empty() {
             continue;
         }
         let (field, query) = (format!("{path}.metricsQuery"), rule_query(&path, rule));
@@ -135,11 +110,15 @@ async fn check(flags: &CheckFlags) -> Report {
     }
     match &flags.prometheus_url {
         None => parse_queries(&mut report, &config),
-        Some(url) => match connect::prometheus(url, &flags.prometheus) {
+        Some(url) => match connect::prometheus_of_command(url, &flags.prometheus) {
             Ok(prometheus) => {
                 if check_connections(&mut report, &config, &prometheus).await {
                     run_general_queries(&mut report, &config, &prometheus).await;
-                    check_rules(&mut report, rules, &prometheus, map.unwrap_or_default()).await;
+                    let mut found = check_series::check(rules, &prometheus, map).await;
+                    report.rules.append(&mut found.rules);
+                    report.errors.append(&mut found.texts.errors);
+                    report.warnings.append(&mut found.texts.warnings);
+                    report.not_checked.append(&mut found.not_checked);
                 }
             }
             Err(error) => report.errors.push(error.to_string()),
@@ -184,7 +163,7 @@ async fn check_objects(
         check_cluster::check(client, autoscalers, &mut found).await;
     }
     if let Some(url) = flags.prometheus_url.as_ref().filter(|_| !autoscalers.is_empty()) {
-        match connect::prometheus(url, &flags.prometheus) {
+        match connect::prometheus_of_command(url, &flags.prometheus) {
             Ok(server) => check_history::check(&server, queries, autoscalers, &mut found).await,
             Err(error) => report.errors.push(error.to_string()),
         }
@@ -303,127 +282,18 @@ async fn run_general_queries(report: &mut Report, config: &Config, prometheus: &
 /// The resources of the cluster, if there is a kubeconfig.
 async fn resources(flags: &CheckFlags) -> Result<Option<ResourceMap>, String> {
     let Some(path) = &flags.kubeconfig else { return Ok(None) };
-    let client = connect::plain_api_server(path).await.map_err(|error| error.to_string())?;
+    let (path, context) = (Some(&**path), flags.context.as_deref());
+    let connected = connect::as_kubectl(path, context, ANSWER_TIMEOUT, Clock::default()).await;
+    let connected = connected.map_err(|error| error.to_string())?;
+    let place = connected.place_and_server();
     // Discovery does not return the cause of a failure.
-    if let Err(error) = client.apiserver_version().await {
-        return Err(format!("--kubeconfig: {}: {}", path.display(), worded(&error)));
+    if let Err(error) = connected.client.apiserver_version().await {
+        return Err(format!("--kubeconfig: {place}: {}", worded(&error)));
     }
-    let resources = Resources::new(client);
+    let resources = Resources::new(connected.client);
     match resources.refresh().await {
         true => Ok(Some(resources.map().as_ref().clone())),
-        false => Err(format!("--kubeconfig: {}: discovery can't be read", path.display())),
-    }
-}
-
-/// Looks up the series of each rule, and runs its query.
-async fn check_rules(
-    report: &mut Report,
-    rules: &RuleSet,
-    prometheus: &Prometheus,
-    map: ResourceMap,
-) {
-    let now = WallClock::default().now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let since = now.saturating_sub(LOOKBACK).as_secs_f64();
-    let mut owners: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for (path, rule) in rules.with_paths() {
-        let mut found = RuleReport {
-            rule: path.clone(),
-            series_query: rule.series.to_string(),
-            ..RuleReport::default()
-        };
-        let named = rule.series.backend.as_ref().and_then(|name| rules.backends.get(name));
-        let prometheus = named.unwrap_or(prometheus);
-        let schemas = match prometheus.series(&rule.series.selector, since, &[]).await {
-            Ok(body) => decode_series_schemas(&body).map_err(|error| error.to_string()),
-            Err(error) => Err(error.to_string()),
-        };
-        match schemas {
-            Ok(schemas) => {
-                let taken: Vec<SeriesSchema> = schemas
-                    .into_iter()
-                    .filter(|schema| rule.matches_series(&schema.name))
-                    .collect();
-                found.series = taken.iter().map(|schema| schema.name.clone()).collect();
-                for schema in &taken {
-                    found.metrics.extend(metrics_of(rule, schema, &map, &path));
-                }
-                if found.series.is_empty() {
-                    report.warnings.push(format!("{path}: no series match"));
-                } else if found.metrics.is_empty() {
-                    report.warnings.push(format!(
-                        "{path}: no label of its series maps to a Kubernetes resource, so no metric is exposed"
-                    ));
-                }
-                for metric in &found.metrics {
-                    owners.entry(metric.clone()).or_default().push(path.clone());
-                }
-                match taken.first() {
-                    Some(schema) => try_query(&mut found, rule, schema, prometheus, &map).await,
-                    None => {
-                        if let Some(example) = rule_query(&path, rule)
-                            && let Err(error) = prometheus.query(&example.query, &[]).await
-                        {
-                            found.error = Some(format!("metricsQuery: {error}"));
-                        }
-                    }
-                }
-            }
-            Err(error) => found.error = Some(format!("seriesQuery: {error}")),
-        }
-        if let Some(error) = &found.error {
-            report.errors.push(format!("{path}: {error}"));
-        }
-        report.rules.push(found);
-    }
-    for (metric, rules) in owners {
-        if let [.., last] = rules.as_slice()
-            && rules.len() > 1
-        {
-            report.warnings.push(format!("{metric} is given by {}: {last} wins", rules.join(", ")));
-        }
-    }
-}
-
-/// The metrics of a series, such as `pods/http_requests`.
-fn metrics_of(rule: &Rule, schema: &SeriesSchema, map: &ResourceMap, path: &str) -> Vec<String> {
-    let Some(metric) = rule.name.render(&schema.name) else { return Vec::new() };
-    if path.starts_with("externalRules") {
-        return vec![format!("external {metric}")];
-    }
-    let labels = schema.labels.iter().map(String::as_str);
-    let (resources, _) = rule.labels.resources(labels, map);
-    resources.into_iter().map(|resource| format!("{resource}/{metric}")).collect()
-}
-
-/// Runs the query of a rule for all objects.
-async fn try_query(
-    found: &mut RuleReport,
-    rule: &Rule,
-    schema: &SeriesSchema,
-    prometheus: &Prometheus,
-    map: &ResourceMap,
-) {
-    let labels = schema.labels.iter().map(String::as_str);
-    let (resources, _) = rule.labels.resources(labels, map);
-    let namespaces = GroupResource::core("namespaces");
-    let described = resources.iter().find(|resource| **resource != namespaces);
-    let label = described.or(resources.first()).and_then(|r| rule.labels.label(r, map));
-    let matchers: Vec<(&str, Matcher)> =
-        label.iter().map(|label| (label.as_str(), Matcher::NotEmpty)).collect();
-    let group_by: Vec<String> = label.iter().cloned().collect();
-    let result = match rule.render(&schema.name, &matchers, &group_by) {
-        Ok(query) => {
-            let response = prometheus.query(&query, &[]).await;
-            found.query = Some(query);
-            response
-                .and_then(|body| Table::read(&body).map(|table| table.series()))
-                .map_err(|error| error.to_string())
-        }
-        Err(error) => Err(error),
-    };
-    match result {
-        Ok(series) => found.query_series = Some(series),
-        Err(error) => found.error = Some(format!("metricsQuery: {error}")),
+        false => Err(format!("--kubeconfig: {place}: discovery can't be read")),
     }
 }
 

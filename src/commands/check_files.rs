@@ -3,6 +3,7 @@
 use super::check_context::{Context, FileAutoscaler, Texts};
 use super::check_targets::{self, Scaler};
 use super::{check_autoscaler, check_metric_rule, check_schema, objects};
+use crate::config::CONFIG_FIELDS;
 use crate::crd::{AutoscalerSpec, MetricRuleSpec};
 use serde_json::Value;
 use std::collections::BTreeSet;
@@ -81,8 +82,13 @@ fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) -> Contents
     let (mut any, scalers) = (false, found.scalers.len());
     for (index, object) in objects.iter().enumerate() {
         if object["kind"].as_str().is_none_or(str::is_empty) {
-            let text = format!("{}: object {} has no kind", path.display(), index + 1);
-            found.texts.errors.push(text);
+            let path = path.display();
+            found.texts.errors.push(match is_configuration(object) {
+                true => {
+                    format!("{path}: this is a configuration: plimsoll check {path}, without -f")
+                }
+                false => format!("{path}: object {} has no kind", index + 1),
+            });
             any = true;
         } else {
             any |= check_object(object, context, found);
@@ -93,6 +99,12 @@ fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) -> Contents
         (false, true) => Contents::Scalers,
         (false, false) => Contents::Others,
     }
+}
+
+/// Whether it is a configuration of the server, and no object.
+fn is_configuration(object: &Value) -> bool {
+    let mut fields = object.as_object().into_iter().flatten();
+    fields.any(|(field, _)| CONFIG_FIELDS.contains(&&**field))
 }
 
 /// Checks an object, and returns whether it is one of Plimsoll's, or meant to be.
@@ -223,6 +235,18 @@ pub mod tests {
         assert_eq!(found.texts.warnings.len(), 1, "{:?}", found.texts);
         let alone = checked(&hpa).texts.errors;
         assert!(alone.len() == 1 && alone[0].contains("plimsoll convert makes"), "{alone:?}");
+    }
+
+    #[test]
+    fn a_configuration_is_told_from_an_object() {
+        for (text, expected) in [
+            ("rules: []\n", "this is a configuration: plimsoll check "),
+            ("podMetrics: {podLabel: pod}\n", "this is a configuration: plimsoll check "),
+            ("metadata: {name: web}\n", "object 1 has no kind"),
+        ] {
+            let errors = checked(text).texts.errors;
+            assert!(errors.len() == 1 && errors[0].contains(expected), "{errors:?}");
+        }
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use super::check_context::{Context, Texts};
 use super::check_rule;
-use crate::crd::MetricRuleSpec;
+use crate::crd::{MetricRuleSpec, RuleResources};
 use crate::promql::guard::within_namespace;
 use crate::promql::matcher::Matcher;
 use crate::promql::narrow::series_selector;
@@ -17,6 +17,12 @@ pub fn check(spec: &MetricRuleSpec, namespace: &str, context: &Context<'_>, text
     if let Err(error) = checked {
         texts.errors.push(error);
         return;
+    }
+    let names_none =
+        |resources: &RuleResources| resources.template.is_empty() && resources.overrides.is_empty();
+    if spec.resources.as_ref().is_some_and(names_none) {
+        let text = "spec.resources: none, so that no label names an object, and no metric is served: leave it out for pods";
+        texts.warnings.push(text.to_owned());
     }
     let Ok(template) = Template::parse(&spec.metrics_query) else { return };
     let query = query(&template, namespace, context.queries).ok();
@@ -75,6 +81,10 @@ mod tests {
         let good = "'sum(rate(<<.Series>>{<<.LabelMatchers>>}[2m])) by (<<.GroupBy>>)'";
         let of = |query: &str| rule(&format!("seriesQuery: x, metricsQuery: {query}"));
         assert_eq!(of(good), (Vec::new(), Vec::new()));
+        let (errors, warnings) =
+            rule(&format!("seriesQuery: x, resources: {{}}, metricsQuery: {good}"));
+        assert!(errors.is_empty() && warnings.len() == 1, "{errors:?} {warnings:?}");
+        assert!(warnings[0].contains("spec.resources: none"), "{warnings:?}");
         for (spec, expected) in [
             ("seriesQuery: x".to_owned(), "spec.metricsQuery: missing, and required"),
             (format!("seriesQuery: x + y, metricsQuery: {good}"), "spec.seriesQuery: "),

@@ -41,7 +41,8 @@ pub fn general_queries(config: &Config) -> Vec<Example<'_>> {
     let matchers = [("some_label", Matcher::Is("some".to_owned()))];
     let fields = fields("", &matchers, &["some_label".to_owned()]);
     for (field, template) in usage_queries(config) {
-        let query = template.render(&fields).ok();
+        // One that is missing is told as that.
+        let query = template.render(&fields).ok().filter(|query| !query.is_empty());
         all.extend(query.map(|query| Example { field, backend, query }));
     }
     all

@@ -1,10 +1,60 @@
-//! `plimsoll check`: what is probably a mistake in a rule, of the configuration or of a MetricRule.
+//! `plimsoll check`: what is wrong or probably a mistake in a rule, of the configuration or of a MetricRule.
 
+use super::check_context::Texts;
 use crate::promql::bounds::PLANNED_QUERY;
 use crate::promql::ranges;
 use crate::promql::template::Template;
 use crate::promql::tree;
+use crate::rules::{RuleSet, UsageRule};
+use crate::watch::{GroupResource, ResourceMap};
 use std::time::Duration;
+
+/// What is missing in the rules of a configuration, and names of metrics that can't be made. prometheus-adapter takes such a
+/// file, and so does the server.
+pub fn faults(rules: &RuleSet) -> Texts {
+    let (mut texts, map) = (Texts::default(), ResourceMap::built_in());
+    for (path, rule) in rules.with_paths() {
+        if rule.query.is_empty() {
+            texts.errors.push(format!("{path}.metricsQuery is missing"));
+        }
+        texts
+            .errors
+            .extend(rule.name.unknown_group().map(|error| format!("{path}.name.as: {error}")));
+        let is_external = path.starts_with("externalRules");
+        let namespaces = rule.labels.label(&GroupResource::core("namespaces"), &map);
+        if !is_external && rule.labels.is_empty() {
+            texts.warnings.push(format!(
+                "{path}.resources: none, so that no label names an object, and no metric is exposed"
+            ));
+        }
+        if is_external && rule.namespaced && namespaces.is_none() {
+            texts.warnings.push(format!(
+                "{path}.resources: no label names namespaces, so that each request fails: overrides or template must, or namespaced be false"
+            ));
+        }
+    }
+    if let Some(usage) = &rules.resource {
+        for (resource, rule) in [("cpu", &usage.cpu), ("memory", &usage.memory)] {
+            let path = format!("resourceRules.{resource}");
+            let UsageRule { container_query, node_query, labels, .. } = rule;
+            let queries = [("containerQuery", container_query), ("nodeQuery", node_query)];
+            if labels.is_empty() && queries.iter().all(|(_, query)| query.is_empty()) {
+                texts.errors.push(format!("{path} is missing"));
+                continue;
+            }
+            let missing = queries.into_iter().filter(|(_, query)| query.is_empty());
+            texts.errors.extend(missing.map(|(name, _)| format!("{path}.{name} is missing")));
+            for described in ["namespaces", "pods", "nodes"] {
+                if labels.label(&GroupResource::core(described), &map).is_none() {
+                    texts.warnings.push(format!(
+                        "{path}.resources: no label names {described}: overrides or template must"
+                    ));
+                }
+            }
+        }
+    }
+    texts
+}
 
 /// The warnings of the template of a rule, each about the field. `query` is what it gives for an example.
 pub fn warnings(
@@ -49,6 +99,70 @@ pub fn short_range(field: &str, query: &str, scrape_interval: Duration) -> Optio
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
+
+    #[test]
+    fn what_a_configuration_lacks_is_told_without_prometheus() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let of = |text: &str| {
+            std::fs::write(file.path(), text).expect("it is written");
+            let Texts { errors, warnings } =
+                faults(&Config::read(file.path()).expect("valid").rules);
+            (errors, warnings)
+        };
+        let resources =
+            "resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pods}}}";
+        let query = "metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)'";
+        let good = format!("seriesQuery: x, {resources}, {query}");
+        let usage = "containerQuery: a, nodeQuery: b, containerLabel: c, resources: {template: <<.Resource>>}";
+        let both = format!("resourceRules: {{cpu: {{{usage}}}, memory: {{{usage}}}}}\n");
+        let whole = format!("rules: [{{{good}}}]\nexternalRules: [{{{good}}}]\n{both}");
+        assert_eq!(of(&whole), (Vec::new(), Vec::new()));
+        let named = |template: &str| {
+            format!("rules: [{{{good}, name: {{matches: ^(.*)_total$, as: '{template}'}}}}]\n")
+        };
+        assert_eq!(of(&named("${1}_per_second")), (Vec::new(), Vec::new()));
+        for (text, expected) in [
+            (
+                format!("rules: [{{seriesQuery: x, {resources}}}]\n"),
+                "rules[0].metricsQuery is missing",
+            ),
+            (
+                format!("externalRules: [{{seriesQuery: x, {resources}, metricsQuery: ''}}]\n"),
+                "externalRules[0].metricsQuery is missing",
+            ),
+            (
+                named("$1_per_second"),
+                "rules[0].name.as: \"$1_per_second\": matches has no group 1_per_second: write ${1}_per_second",
+            ),
+            (format!("resourceRules: {{cpu: {{{usage}}}}}\n"), "resourceRules.memory is missing"),
+            (both.replacen("nodeQuery: b, ", "", 1), "resourceRules.cpu.nodeQuery is missing"),
+        ] {
+            assert_eq!(of(&text), (vec![expected.to_owned()], Vec::new()), "{text}");
+        }
+        for (text, expected) in [
+            (
+                format!("rules: [{{seriesQuery: x, {query}}}]\n"),
+                "rules[0].resources: none, so that no label names an object",
+            ),
+            (
+                format!("externalRules: [{{seriesQuery: x, {query}}}]\n"),
+                "externalRules[0].resources: no label names namespaces",
+            ),
+            (
+                both.replacen(
+                    "{template: <<.Resource>>}",
+                    "{overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}",
+                    1,
+                ),
+                "resourceRules.cpu.resources: no label names nodes",
+            ),
+        ] {
+            let (errors, warnings) = of(&text);
+            assert!(errors.is_empty() && warnings.len() == 1, "{errors:?} {warnings:?}");
+            assert!(warnings[0].starts_with(expected), "{warnings:?}");
+        }
+    }
 
     #[test]
     fn what_a_template_lacks_is_a_warning() {

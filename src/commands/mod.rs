@@ -11,6 +11,7 @@ mod check_metric_rule;
 mod check_queries;
 mod check_rule;
 mod check_schema;
+mod check_series;
 mod check_targets;
 pub mod convert;
 mod objects;

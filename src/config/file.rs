@@ -63,6 +63,10 @@ pub enum ConfigError {
     },
 }
 
+/// The fields of a configuration.
+pub const CONFIG_FIELDS: [&str; 6] =
+    ["podMetrics", "rules", "externalRules", "resourceRules", "backends", "passOn"];
+
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct File {
@@ -118,6 +122,16 @@ impl ConfigError {
     }
 }
 
+/// A parser's message in words of YAML's authors.
+fn in_words(error: &str) -> String {
+    const WORDS: [(&str, &str); 3] = [
+        ("expected sequence start", "a list was expected, such as [a, b]"),
+        ("expected mapping start", "fields were expected, such as name: value"),
+        ("expected string scalar", "a text was expected"),
+    ];
+    WORDS.iter().fold(error.to_owned(), |error, (said, word)| error.replace(said, word))
+}
+
 /// serde's message without the value that it found: `invalid type: string "SECRET", expected a
 /// sequence` becomes `invalid type: string, expected a sequence`.
 fn without_values(error: &str) -> String {
@@ -155,8 +169,8 @@ impl Config {
         let file: Option<File> =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Syntax {
                 path: path.to_owned(),
-                error: without_values(&error.without_snippet().to_string()),
-                lines: error.to_string(),
+                error: in_words(&without_values(&error.without_snippet().to_string())),
+                lines: in_words(&error.to_string()),
             })?;
         let file = file.unwrap_or_default();
         let config_error = |FieldError { at, field, error }| match at {
@@ -288,6 +302,13 @@ mod tests {
     }
 
     #[test]
+    fn the_fields_are_those_that_are_read() {
+        let error = parse("other: null\n").unwrap_err();
+        let expected = format!("expected one of {} at line 1", CONFIG_FIELDS.join(", "));
+        assert!(error.contains(&expected), "{error}");
+    }
+
+    #[test]
     fn the_sample_configuration_is_the_default() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/config/plimsoll.yaml"));
         assert_eq!(Config::read(path).unwrap().pod_queries, Config::default().pod_queries);
@@ -350,6 +371,23 @@ mod tests {
                 ["plimsoll.yaml:2:", "namespaceLabel", "empty"],
             ),
             ("podMetrics: [\n", ["plimsoll.yaml", "line", ""]),
+            (
+                "podMetrics:\n  sharedNamespaces: infra\n",
+                ["plimsoll.yaml", "line 2", "a list was expected"],
+            ),
+            ("podMetrics: [a]\n", ["plimsoll.yaml", "line 1", "fields were expected"]),
+            (
+                "backends:\n  a:\n    url: thanos:9090\n",
+                ["plimsoll.yaml:3:", ": backends.a.url: ", "http:// or https:// was expected"],
+            ),
+            (
+                "backends:\n  a:\n    url: http://x\n    headers: [a b]\n",
+                ["plimsoll.yaml:3:", ": backends.a.headers: ", "NAME=VALUE was expected"],
+            ),
+            (
+                "backends:\n  a:\n    url: http://x\n    caFile: /nowhere/ca\n",
+                ["plimsoll.yaml:3:", ": backends.a.caFile: ", "/nowhere/ca"],
+            ),
             ("rules:\n- seriesQuerry: a\n", ["plimsoll.yaml", "line 2", "seriesQuerry"]),
             (
                 "rules:\n- seriesQuery: a\n  metricsQuery: b\n- seriesQuery: a\n  name: {matches: '('}\n",

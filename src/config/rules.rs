@@ -1,7 +1,7 @@
 //! The rules of prometheus-adapter's configuration for `metrics.k8s.io` (`resourceRules`), as its version 0.12 reads
 //! them, and the servers that rules name.
 
-use crate::prometheus::{self, Client, Pem, Token};
+use crate::prometheus::{self, Client, Names, Pem, Token};
 use crate::rules::{
     ADMINISTRATOR, FieldError, OptionalText, RawResources, ResourceRules, RuleSet, UsageRule, at,
     compile_labels, template, text,
@@ -44,8 +44,14 @@ pub fn compile_backends(
 }
 
 fn compile_backend(path: &str, raw: &RawBackend) -> Result<Client, FieldError> {
-    let wrong =
-        |error: prometheus::Error| FieldError::of(&raw.url, path.to_owned(), error.to_string());
+    // The text begins with the field.
+    let wrong = |error: prometheus::Error| {
+        let error = error.to_string();
+        match error.split_once(": ") {
+            Some((field, error)) => FieldError::of(&raw.url, format!("{path}.{field}"), error),
+            None => FieldError::of(&raw.url, path.to_owned(), error),
+        }
+    };
     let pem = |field: &str, file: &PathBuf| Pem::read(field, file).map_err(wrong);
     let identity = match (&raw.client_cert_file, &raw.client_key_file) {
         (Some(certificate), Some(key)) => {
@@ -69,6 +75,7 @@ fn compile_backend(path: &str, raw: &RawBackend) -> Result<Client, FieldError> {
         headers: raw.headers.clone(),
         get: false,
         max_response_bytes: MAX_BACKEND_RESPONSE_BYTES,
+        names: &Names::BACKEND,
     })
     .map_err(wrong)
 }

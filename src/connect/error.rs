@@ -1,28 +1,24 @@
 //! Why a client could not be created.
 
-use crate::kube_error::worded;
 use crate::prometheus;
-use std::path::PathBuf;
 
 /// Why a client could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// A kubeconfig is invalid.
-    #[error("{flag}: {}: {error}", path.display())]
+    /// A kubeconfig is of no use.
+    #[error("{files}: {error}")]
     Kubeconfig {
-        /// The flag that names it.
-        flag: &'static str,
-        /// The file.
-        path: PathBuf,
+        /// Its files, with the flag that names them.
+        files: String,
         /// The cause.
         error: String,
     },
     /// No configuration of the API server was found.
-    #[error("no way to the API server: {0}; --kubeconfig FILE names one")]
+    #[error("no way to the API server: {0}; --kubeconfig FILE names a kubeconfig")]
     NotConfigured(String),
     /// The client of the API server could not be created.
-    #[error("no client of the API server: {}", worded(.0))]
-    Client(#[from] kube::Error),
+    #[error("no client of the API server: {0}")]
+    Client(String),
     /// The client of Prometheus could not be created.
     #[error(transparent)]
     Prometheus(#[from] prometheus::Error),

@@ -1,15 +1,41 @@
 //! The kubeconfig, as kubectl finds and reads it.
 
-use kube::config::{Kubeconfig, KubeconfigError};
+use super::error::ConnectError;
+use crate::causes::causes;
+use kube::config::{Context, Kubeconfig, KubeconfigError};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Reads a kubeconfig. An empty `current-context`, as `kubectl config unset` leaves it, is none.
+/// A kubeconfig.
+pub struct Found {
+    /// What is in it.
+    pub config: Kubeconfig,
+    /// The files that it was read from, as errors name them.
+    files: String,
+}
+
+/// The most contexts that an error names.
+const MAX_NAMED: usize = 20;
+
+/// Reads the kubeconfig that a flag names.
 ///
 /// # Errors
 /// If it can't be read.
-pub fn read(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
+pub fn read(flag: &str, path: &Path) -> Result<Found, ConnectError> {
+    let files = format!("{flag}: {}", path.display());
+    match read_file(path) {
+        Ok(config) => Ok(Found { config, files }),
+        Err(error) => Err(unreadable(files, &error)),
+    }
+}
+
+fn unreadable(files: String, error: &KubeconfigError) -> ConnectError {
+    ConnectError::Kubeconfig { files, error: causes(error) }
+}
+
+/// Reads a file. An empty `current-context`, as `kubectl config unset` leaves it, is none.
+fn read_file(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
     let mut read = Kubeconfig::read_from(path)?;
     read.current_context.take_if(|context| context.is_empty());
     Ok(read)
@@ -20,35 +46,93 @@ pub fn read(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
 ///
 /// # Errors
 /// If a file can't be read, or they do not go together.
-pub fn found() -> Result<Option<Kubeconfig>, KubeconfigError> {
+pub fn found() -> Result<Option<Found>, ConnectError> {
     found_in(std::env::var_os("KUBECONFIG").as_deref(), std::env::home_dir().as_deref())
 }
 
-fn found_in(
-    variable: Option<&OsStr>,
-    home: Option<&Path>,
-) -> Result<Option<Kubeconfig>, KubeconfigError> {
+fn found_in(variable: Option<&OsStr>, home: Option<&Path>) -> Result<Option<Found>, ConnectError> {
     let named = variable.into_iter().flat_map(std::env::split_paths);
     let mut paths: Vec<PathBuf> = named.filter(|path| !path.as_os_str().is_empty()).collect();
     if paths.is_empty() {
         paths.extend(home.map(|home| home.join(".kube/config")));
     }
-    let mut merged: Option<Kubeconfig> = None;
+    let mut merged: Option<Found> = None;
     for path in paths {
-        let read = match read(&path) {
+        let files = path.display().to_string();
+        let read = match read_file(&path) {
             Err(KubeconfigError::ReadConfig(error, _))
                 if error.kind() == io::ErrorKind::NotFound =>
             {
                 continue;
             }
-            read => read?,
+            read => read.map_err(|error| unreadable(files.clone(), &error))?,
         };
         merged = Some(match merged {
-            Some(merged) => merged.merge(read)?,
-            None => read,
+            Some(before) => {
+                let merged = before.config.merge(read);
+                let config = merged.map_err(|error| unreadable(files.clone(), &error))?;
+                Found { config, files: format!("{}, {files}", before.files) }
+            }
+            None => Found { config: read, files },
         });
     }
     Ok(merged)
+}
+
+impl Found {
+    /// An error of what is in it.
+    pub fn wrong(&self, error: String) -> ConnectError {
+        ConnectError::Kubeconfig { files: self.files.clone(), error }
+    }
+
+    /// The context of this name, or the current one; its user is in the file, if it has one. `hint` says how one is
+    /// named where none is.
+    ///
+    /// # Errors
+    /// If there is no such context, or no such user.
+    pub fn context(
+        &self,
+        named: Option<&str>,
+        hint: &str,
+    ) -> Result<(&str, &Context), ConnectError> {
+        let Kubeconfig { contexts, current_context, auth_infos, .. } = &self.config;
+        let (wanted, from) = match (named, current_context) {
+            (Some(named), _) => (named, "--context"),
+            (None, Some(current)) => (&**current, "current-context"),
+            (None, None) => {
+                let hint = match contexts.is_empty() {
+                    true => String::new(),
+                    false => format!(": {hint}"),
+                };
+                let error = format!("it has no current-context{hint}; {}", self.contexts());
+                return Err(self.wrong(error));
+            }
+        };
+        let known = contexts.iter().find(|known| known.name == wanted);
+        let Some((name, context)) =
+            known.and_then(|known| Some((&*known.name, known.context.as_ref()?)))
+        else {
+            let error = format!("{from}: there is no context {wanted:?}; {}", self.contexts());
+            return Err(self.wrong(error));
+        };
+        match context.user.as_deref().filter(|user| !user.is_empty()) {
+            Some(user) if auth_infos.iter().all(|known| known.name != user) => {
+                Err(self.wrong(format!("user {user:?} was not found for context {name:?}")))
+            }
+            _ => Ok((name, context)),
+        }
+    }
+
+    /// Which contexts there are.
+    fn contexts(&self) -> String {
+        let names: Vec<&str> = self.config.contexts.iter().map(|known| &*known.name).collect();
+        let (named, more) = names.split_at(names.len().min(MAX_NAMED));
+        match (named, more.len()) {
+            ([], _) => "it has no contexts".to_owned(),
+            (named, 0) => format!("its contexts are {}", named.join(", ")),
+            (named, more) => format!("its contexts are {} and {more} more", named.join(", ")),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -64,7 +148,7 @@ mod tests {
         std::fs::write(path("b"), "current-context: x\n").unwrap();
         let context = |files: &[&str]| {
             let variable = std::env::join_paths(files.iter().map(|file| path(file))).unwrap();
-            found_in(Some(&variable), None).unwrap().unwrap().current_context
+            found_in(Some(&variable), None).unwrap().unwrap().config.current_context
         };
         assert_eq!(context(&["a", "b"]).as_deref(), Some("x"));
         assert_eq!(context(&["b", "a"]).as_deref(), Some("x"));
@@ -83,7 +167,7 @@ mod tests {
             let variable =
                 variable.map(|files| std::env::join_paths(files.iter().map(|f| path(f))).unwrap());
             let found = found_in(variable.as_deref(), Some(&path(home)));
-            found.unwrap().map(|found| found.current_context.unwrap_or_default())
+            found.unwrap().map(|found| found.config.current_context.unwrap_or_default())
         };
         let of = |context: &str| Some(context.to_owned());
         assert_eq!(context(Some(&["gone", "a", "b"]), ""), of("prod"));
@@ -92,9 +176,11 @@ mod tests {
         assert_eq!(context(None, ""), of("home"));
         assert_eq!(context(None, "gone"), None);
         let empty = found_in(Some(OsStr::new("")), Some(folder.path())).unwrap();
-        assert!(empty.is_some_and(|found| found.current_context.as_deref() == Some("home")));
+        assert!(empty.is_some_and(|found| found.config.current_context.as_deref() == Some("home")));
         // One that is there has to be read.
         std::fs::write(path("a"), "{").unwrap();
-        assert!(found_in(Some(path("a").as_os_str()), None).is_err());
+        let files = std::env::join_paths([path("b"), path("a")]).unwrap();
+        let error = found_in(Some(&files), None).map(|_| ()).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: ", path("a").display())), "{error}");
     }
 }

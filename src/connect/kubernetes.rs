@@ -1,23 +1,25 @@
 //! The clients of the API server.
 
 use super::error::ConnectError;
-use super::kubeconfig;
+use super::kubeconfig::{self, Found};
+use super::prometheus::redact_url;
 use super::proxy::choose_proxy;
 use crate::causes::causes;
 use crate::clock::{Clock, Dated};
 use crate::config::ServeFlags;
+use crate::kube_error::worded;
 use crate::retry::{Counting, Retries};
 use crate::telemetry::Metrics;
 use bytes::Bytes;
 use http::{Request, Response};
 use kube::Client;
-use kube::client::{Body, ClientBuilder};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::client::{AuthError, Body, ClientBuilder};
+use kube::config::KubeConfigOptions;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use std::error::Error;
+use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 use tower::buffer::BufferLayer;
 use tower::layer::layer_fn;
@@ -39,7 +41,9 @@ pub async fn api_server(
     clock: Clock,
     qps: Option<f64>,
 ) -> Result<Client, ConnectError> {
-    let mut config = configuration(flag, kubeconfig).await?;
+    let found = configuration(flag, kubeconfig).await?;
+    let failed = found.failed();
+    let mut config = found.client;
     // Shorter than the deadline within which a leader must renew its Lease.
     let longest = Duration::from_secs(10);
     config.connect_timeout = Some(longest.min(flags.leader_elect_renew_deadline / 2));
@@ -47,7 +51,42 @@ pub async fn api_server(
     // kube's own retries would be below the counting layer, and hide an overloaded server from it.
     // They are above it instead, and above the rate limit.
     config.default_retry = false;
-    Ok(layered(ClientBuilder::try_from(config)?, flags, metrics, clock, qps))
+    Ok(layered(ClientBuilder::try_from(config).map_err(failed)?, flags, metrics, clock, qps))
+}
+
+/// The configuration of a client, and whose it is.
+struct Configuration {
+    client: kube::Config,
+    /// Such as `context prod, user ann`, for errors.
+    of: String,
+}
+
+impl Configuration {
+    /// That of the service account of a pod, as there is no other way: `why`.
+    fn of_pod(why: &str) -> Result<Self, ConnectError> {
+        let own = kube::Config::incluster();
+        let client = own.map_err(|error| {
+            let error = causes(&error);
+            ConnectError::NotConfigured(format!("{why}, and no service account of a pod: {error}"))
+        })?;
+        Ok(Self { client, of: "the service account of the pod".to_owned() })
+    }
+
+    /// Why no client can be made of it. Of a plugin for credentials only the program is named.
+    fn failed(&self) -> impl Fn(kube::Error) -> ConnectError + use<> {
+        let (of, exec) = (self.of.clone(), self.client.auth_info.exec.as_ref());
+        let program = exec.and_then(|exec| exec.command.clone()).unwrap_or_default();
+        move |error| {
+            ConnectError::Client(match &error {
+                kube::Error::Auth(AuthError::AuthExecStart(error)) => {
+                    format!(
+                        "{of}: {program}, the program of its exec plugin, can't be run: {error}"
+                    )
+                }
+                error => format!("{of}: {}", worded(error)),
+            })
+        }
+    }
 }
 
 /// The configuration of a kubeconfig or, without one, of that which kubectl finds, or else of a pod. kube's own way to
@@ -55,33 +94,40 @@ pub async fn api_server(
 async fn configuration(
     flag: &'static str,
     kubeconfig: Option<&Path>,
-) -> Result<kube::Config, ConnectError> {
+) -> Result<Configuration, ConnectError> {
+    const HINT: &str = "`kubectl config use-context NAME` sets it";
     if let Some(path) = kubeconfig {
-        return read_kubeconfig(flag, path).await;
+        return load(&kubeconfig::read(flag, path)?, None, HINT).await.map(|(found, _)| found);
     }
     let found = match kubeconfig::found() {
-        Ok(Some(file)) => load(&file, None).await,
+        Ok(Some(file)) => load(&file, None, HINT).await.map_err(|error| error.to_string()),
         Ok(None) => Err("no kubeconfig".to_owned()),
-        Err(error) => Err(causes(&error)),
+        Err(error) => Err(error.to_string()),
     };
-    found.or_else(|why| {
-        let own = kube::Config::incluster();
-        own.map_err(|error| ConnectError::NotConfigured(no_way(&why, &error)))
-    })
+    found.map(|(found, _)| found).or_else(|why| Configuration::of_pod(&why))
 }
 
-/// Why neither a kubeconfig nor the service account of a pod leads to the API server.
-fn no_way(kubeconfig: &str, own: &(dyn Error + 'static)) -> String {
-    format!("{kubeconfig}, and no service account of a pod: {}", causes(own))
-}
-
-/// The configuration of a context of a kubeconfig, or of its current one.
-async fn load(file: &Kubeconfig, context: Option<String>) -> Result<kube::Config, String> {
-    let options = KubeConfigOptions { context, ..KubeConfigOptions::default() };
-    let loaded = kube::Config::from_custom_kubeconfig(file.clone(), &options).await;
-    let mut config = loaded.map_err(|error| causes(&error))?;
-    choose_proxy(&mut config, file, options.context.as_deref());
-    Ok(config)
+/// The configuration of a context of a kubeconfig, or of its current one, and its name.
+async fn load(
+    file: &Found,
+    context: Option<&str>,
+    hint: &str,
+) -> Result<(Configuration, String), ConnectError> {
+    let (name, context) = file.context(context, hint)?;
+    if file.config.clusters.iter().all(|known| known.name != context.cluster) {
+        let cluster = &context.cluster;
+        return Err(file.wrong(format!("cluster {cluster:?} was not found for context {name:?}")));
+    }
+    let options = KubeConfigOptions { context: Some(name.to_owned()), ..Default::default() };
+    let loaded = kube::Config::from_custom_kubeconfig(file.config.clone(), &options).await;
+    let mut client =
+        loaded.map_err(|error| file.wrong(format!("context {name}: {}", causes(&error))))?;
+    choose_proxy(&mut client, &file.config, Some(name));
+    let of = match context.user.as_deref() {
+        Some("") | None => format!("context {name}"),
+        Some(user) => format!("context {name}, user {user}"),
+    };
+    Ok((Configuration { client, of }, name.to_owned()))
 }
 
 /// The client of another replica at this address, which authenticates as at the API server. Its certificate
@@ -95,8 +141,10 @@ pub async fn peer(
     host: String,
     bundle: Option<&[u8]>,
 ) -> Result<Client, ConnectError> {
-    let mut config = configuration("--kubeconfig", flags.kubeconfig.as_deref()).await?;
-    let invalid = |error: String| ConnectError::NotConfigured(format!("{address}: {error}"));
+    let found = configuration("--kubeconfig", flags.kubeconfig.as_deref()).await?;
+    let failed = found.failed();
+    let mut config = found.client;
+    let invalid = |error: String| ConnectError::Client(format!("{address}: {error}"));
     let url = format!("https://{address}").parse();
     config.cluster_url = url.map_err(|error: http::uri::InvalidUri| invalid(error.to_string()))?;
     let roots = bundle.map(|bundle| {
@@ -109,7 +157,7 @@ pub async fn peer(
     config.connect_timeout = Some(Duration::from_secs(10));
     // A watch sends a bookmark every 30 s.
     config.read_timeout = Some(Duration::from_secs(90));
-    Ok(Client::try_from(config)?)
+    Client::try_from(config).map_err(failed)
 }
 
 /// The client of a service that sends requests to kube-apiserver: each attempt is counted, and an
@@ -145,20 +193,14 @@ where
     }
 }
 
+/// How long a server may be silent in the answer to a command.
+pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
+
 /// A watch sends a bookmark every minute: one that is silent for longer is dead.
-const READ_TIMEOUT: Duration = Duration::from_secs(90);
+pub const READ_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// The number of requests that wait to be sent.
 const BUFFERED_REQUESTS: usize = 1024;
-
-/// The client of the API server of a kubeconfig, for a command.
-///
-/// # Errors
-/// As [`ConnectError`] says.
-pub async fn plain_api_server(kubeconfig: &Path) -> Result<Client, ConnectError> {
-    let config = read_kubeconfig("--kubeconfig", kubeconfig).await?;
-    Ok(Client::try_from(config)?)
-}
 
 /// The API server as kubectl reaches it.
 pub struct AsKubectl {
@@ -168,57 +210,93 @@ pub struct AsKubectl {
     pub namespace: String,
     /// The context; none where it is the service account of a pod.
     pub context: Option<String>,
+    /// The URL of the server, without what may be secret.
+    server: String,
+}
+
+impl AsKubectl {
+    /// Which cluster it is, in messages: `context prod`.
+    pub fn place(&self) -> String {
+        match &self.context {
+            Some(context) => format!("context {context}"),
+            None => "the cluster of this pod".to_owned(),
+        }
+    }
+
+    /// What an error of a command begins with: the cluster and its server, as in `context prod (https://10.0.0.1:6443)`.
+    pub fn place_and_server(&self) -> String {
+        format!("{} ({})", self.place(), self.server)
+    }
+}
+
+/// Says once that a request is repeated, so that nobody takes the command for one that hangs.
+fn tell_of_retry(status: u16) {
+    static TOLD: Once = Once::new();
+    TOLD.call_once(|| {
+        let text = format!("plimsoll: the API server answers {status}: asking again");
+        let _ = writeln!(std::io::stderr(), "{text}");
+    });
 }
 
 /// The client of the API server as kubectl configures it: by the kubeconfig of a flag, or as it finds one, or by the
-/// service account of the pod. The clock learns from the dates of the responses.
+/// service account of the pod. A server that is silent for so long in an answer has failed, and one that is overloaded is
+/// asked again for a few seconds. The clock learns from the dates of the responses.
 ///
 /// # Errors
 /// As [`ConnectError`] says.
 pub async fn as_kubectl(
     kubeconfig: Option<&Path>,
     context: Option<&str>,
+    silence: Duration,
     clock: Clock,
 ) -> Result<AsKubectl, ConnectError> {
     let context = context.filter(|context| !context.is_empty());
     let file = match kubeconfig {
-        Some(path) => kubeconfig::read(path).map(Some),
-        None => kubeconfig::found(),
+        Some(path) => Some(kubeconfig::read("--kubeconfig", path)?),
+        None => kubeconfig::found()?,
     };
-    let file = file.map_err(|error| ConnectError::NotConfigured(causes(&error)))?;
-    let (mut config, context) = match (file, context) {
+    let (found, context) = match (file, context) {
         (Some(file), context) => {
-            let context = context.map(str::to_owned).or_else(|| file.current_context.clone());
-            let config = load(&file, context.clone()).await;
-            (config.map_err(ConnectError::NotConfigured)?, context)
+            let (found, name) = load(&file, context, "--context NAME names one").await?;
+            (found, Some(name))
         }
         (None, Some(context)) => {
             let why = format!("no kubeconfig, and the context {context} is in none");
             return Err(ConnectError::NotConfigured(why));
         }
-        (None, None) => {
-            let own = kube::Config::incluster();
-            let missing = |error| ConnectError::NotConfigured(no_way("no kubeconfig", &error));
-            (own.map_err(missing)?, None)
-        }
+        (None, None) => (Configuration::of_pod("no kubeconfig")?, None),
     };
+    let failed = found.failed();
+    let mut config = found.client;
     config.connect_timeout = Some(Duration::from_secs(10));
-    config.read_timeout = Some(READ_TIMEOUT);
+    config.read_timeout = Some(silence);
+    // Not counted is how long a connection was not used.
+    config.reset_reader_on_write = true;
+    // kube's own take minutes.
+    config.default_retry = false;
     let namespace = config.default_namespace.clone();
+    let server = redact_url(&config.cluster_url.to_string()).trim_end_matches('/').to_owned();
     let dating = layer_fn(move |inner| Dated::new(inner, clock.clone()));
-    let client = ClientBuilder::try_from(config)?.with_layer(&dating).build();
-    Ok(AsKubectl { client, namespace, context })
-}
-
-async fn read_kubeconfig(flag: &'static str, path: &Path) -> Result<kube::Config, ConnectError> {
-    let wrong = |error| ConnectError::Kubeconfig { flag, path: path.to_owned(), error };
-    let file = kubeconfig::read(path).map_err(|error| wrong(causes(&error)))?;
-    load(&file, None).await.map_err(wrong)
+    let shared = BufferLayer::<Request<Body>>::new(BUFFERED_REQUESTS);
+    let retry = RetryLayer::new(Retries::telling(tell_of_retry));
+    let builder = ClientBuilder::try_from(config).map_err(failed)?;
+    let client = builder.with_layer(&dating).with_layer(&shared).with_layer(&retry).build();
+    Ok(AsKubectl { client, namespace, context, server })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    async fn of_command(path: &Path, context: Option<&str>) -> Result<AsKubectl, ConnectError> {
+        as_kubectl(Some(path), context, ANSWER_TIMEOUT, Clock::default()).await
+    }
+
+    async fn of_server(path: &Path) -> Result<Client, ConnectError> {
+        let found = configuration("--kubeconfig", Some(path)).await?;
+        let failed = found.failed();
+        Client::try_from(found.client).map_err(failed)
+    }
 
     /// A kubeconfig with this user, from the ninth line on, and why it is of no use to each who reads it.
     async fn refused(user: &str) -> Vec<String> {
@@ -232,9 +310,7 @@ mod tests {
              users:\n- name: x\n  user:\n{user}"
         );
         std::fs::write(&path, text).unwrap();
-        let of_command = as_kubectl(Some(&path), None, Clock::default()).await;
-        let of_server = plain_api_server(&path).await;
-        let errors = [of_command.err(), of_server.err()];
+        let errors = [of_command(&path, None).await.err(), of_server(&path).await.err()];
         errors.into_iter().flatten().map(|error| error.to_string()).collect()
     }
 
@@ -279,13 +355,61 @@ mod tests {
         let path = folder.path().join("config");
         for text in ["current-context: ''\n", "{}"] {
             std::fs::write(&path, text).unwrap();
-            let of_command = as_kubectl(Some(&path), Some(""), Clock::default()).await;
-            let of_server = plain_api_server(&path).await;
-            for error in [of_command.err(), of_server.err()] {
+            let errors = [of_command(&path, Some("")).await.err(), of_server(&path).await.err()];
+            for error in errors {
                 let error = error.unwrap().to_string();
                 assert!(error.contains("no current-context"), "{error}");
             }
         }
+    }
+
+    #[tokio::test]
+    async fn what_is_wrong_with_a_kubeconfig_is_told_with_its_file_and_what_would_be_right() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        let text = "current-context: gone\n\
+            clusters: [{name: c, cluster: {server: 'https://ann:s3cret@localhost:1'}}]\n\
+            users:\n- {name: ann, user: {token: s3cret}}\n\
+            - {name: plugin, user: {exec: {apiVersion: client.authentication.k8s.io/v1, command: no-such-plugin, \
+            args: [s3cret], env: [{name: A, value: s3cret}], interactiveMode: Never}}}\n\
+            contexts:\n- {name: a, context: {cluster: c, user: ann}}\n\
+            - {name: e, context: {cluster: c, user: plugin}}\n\
+            - {name: n, context: {cluster: c, user: nobody}}\n\
+            - {name: o, context: {cluster: other, user: ann}}\n";
+        std::fs::write(&path, text).unwrap();
+        let file = path.display();
+        for (context, expected) in [
+            (None, format!("{file}: current-context: there is no context \"gone\"; its contexts are a, e, n, o")),
+            (Some("x"), format!("{file}: --context: there is no context \"x\"; its contexts are a, e, n, o")),
+            (Some("n"), format!("{file}: user \"nobody\" was not found for context \"n\"")),
+            (Some("o"), format!("{file}: cluster \"other\" was not found for context \"o\"")),
+            (Some("e"), "context e, user plugin: no-such-plugin, the program of its exec plugin, can't be run: ".to_owned()),
+        ] {
+            let error = of_command(&path, context).await.err().unwrap().to_string();
+            assert!(error.contains(&expected) && !error.contains("s3cret"), "{context:?}: {error}");
+        }
+        let found = of_command(&path, Some("a")).await.unwrap();
+        assert_eq!(found.place_and_server(), "context a (https://localhost:1)");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_is_silent_ends_a_request() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        let text = format!(
+            "current-context: a\nclusters: [{{name: c, cluster: {{server: 'http://{}'}}}}]\n\
+             contexts: [{{name: a, context: {{cluster: c}}}}]\n",
+            listener.local_addr().unwrap()
+        );
+        std::fs::write(&path, text).unwrap();
+        let silence = Duration::from_millis(100);
+        let found = as_kubectl(Some(&path), None, silence, Clock::default()).await.unwrap();
+        let error = worded(&found.client.apiserver_version().await.unwrap_err());
+        assert!(error.ends_with("timed out"), "{error}");
+        drop(listener);
     }
 
     #[tokio::test]

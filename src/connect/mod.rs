@@ -7,5 +7,7 @@ mod prometheus;
 mod proxy;
 
 pub use error::ConnectError;
-pub use kubernetes::{AsKubectl, api_server, as_kubectl, layered, peer, plain_api_server};
-pub use prometheus::{prometheus, redact_url};
+pub use kubernetes::{
+    ANSWER_TIMEOUT, AsKubectl, READ_TIMEOUT, api_server, as_kubectl, layered, peer,
+};
+pub use prometheus::{prometheus, prometheus_of_command, redact_url};

@@ -2,10 +2,10 @@
 
 use super::error::ConnectError;
 use super::kubeconfig;
-use crate::causes::causes;
 use crate::config::{PrometheusFlags, PrometheusVerb};
 use crate::k8s::SERVICE_ACCOUNT;
-use crate::prometheus::{self, Pem, Token};
+use crate::prometheus::{self, Names, Pem, Token};
+use kube::config::Kubeconfig;
 use std::path::{Path, PathBuf};
 
 /// The client of Prometheus.
@@ -44,7 +44,19 @@ pub fn prometheus(url: &str, flags: &PrometheusFlags) -> Result<prometheus::Clie
         headers: flags.prometheus_header.clone(),
         get: flags.prometheus_verb == PrometheusVerb::Get,
         max_response_bytes: flags.prometheus_max_response_bytes,
+        names: &Names::FLAGS,
     })?)
+}
+
+/// The same for a command: its errors say which server it is.
+///
+/// # Errors
+/// As [`ConnectError`] says.
+pub fn prometheus_of_command(
+    url: &str,
+    flags: &PrometheusFlags,
+) -> Result<prometheus::Client, ConnectError> {
+    Ok(prometheus(url, flags)?.at_address(&redact_url(url)))
 }
 
 type Credentials = (Option<Pem>, Option<Pem>, Option<Token>);
@@ -52,18 +64,12 @@ type Credentials = (Option<Pem>, Option<Pem>, Option<Token>);
 /// The trusted CA and the credentials of the current context of a kubeconfig.
 fn from_kubeconfig(path: &Path) -> Result<Credentials, ConnectError> {
     const FLAG: &str = "--prometheus-auth-config";
-    let wrong =
-        |error: String| ConnectError::Kubeconfig { flag: FLAG, path: path.to_owned(), error };
-    let file = kubeconfig::read(path).map_err(|error| wrong(causes(&error)))?;
-    let context = file.current_context.clone();
-    let context = context.ok_or_else(|| wrong("it has no current-context".to_owned()))?;
-    let named = file.contexts.iter().find(|named| named.name == context);
-    let context = named
-        .and_then(|named| named.context.as_ref())
-        .ok_or_else(|| wrong(format!("it has no context {context:?} (current-context)")))?;
-    let cluster = file.clusters.iter().find(|named| named.name == context.cluster);
-    let user =
-        context.user.as_ref().and_then(|user| file.auth_infos.iter().find(|n| &n.name == user));
+    let file = kubeconfig::read(FLAG, path)?;
+    let (_, context) = file.context(None, "`kubectl config use-context NAME` sets it")?;
+    let wrong = |error: String| file.wrong(error);
+    let Kubeconfig { clusters, auth_infos, .. } = &file.config;
+    let cluster = clusters.iter().find(|named| named.name == context.cluster);
+    let user = context.user.as_ref().and_then(|user| auth_infos.iter().find(|n| &n.name == user));
     type Read = Result<Option<Pem>, ConnectError>;
     let pem = |field: &str, data: Option<&str>, file: Option<&String>| -> Read {
         if let Some(data) = data {

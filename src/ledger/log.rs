@@ -57,11 +57,11 @@ pub struct DecisionLogWriter {
 }
 
 /// The most bytes that wait to be written.
-const MAX_QUEUED_BYTES: usize = 16 << 20;
+pub const MAX_QUEUED_BYTES: usize = 16 << 20;
 /// The least bytes that all files of a log may have together.
 pub const MIN_LOG_BYTES: u64 = FILES << 20;
 /// The bytes that are written at a time.
-const BATCH_BYTES: usize = 1 << 20;
+pub const BATCH_BYTES: usize = 1 << 20;
 /// The longest line: of a decision for about 100,000 pods.
 pub const MAX_LINE_BYTES: usize = 64 << 20;
 /// How long a log waits after a write that failed.

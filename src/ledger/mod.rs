@@ -36,6 +36,8 @@ pub use entry::{
     Position, Reason,
 };
 pub use inputs::{LoggedInputs, LoggedOutcome};
+#[cfg(test)]
+pub use log::{BATCH_BYTES, MAX_QUEUED_BYTES};
 pub use log::{DecisionLog, DecisionLogWriter, MAX_LINE_BYTES, MIN_LOG_BYTES, decision_log};
 pub use render::{autoscaler_label, decision, metadata, name, parse_time, position, time};
 pub use replay::{Difference, replay_line};

@@ -5,7 +5,7 @@ use super::error::failure;
 use super::http::Http;
 use super::queue::{Completion, Flow, RequestQueue};
 use super::transport::{Transport, TransportError};
-use super::{Error, Options, Token, decode};
+use super::{Error, Names, Options, Token, decode};
 use crate::telemetry::Metrics;
 use bytes::Bytes;
 use futures::StreamExt;
@@ -25,6 +25,9 @@ pub struct Client {
     pub(super) get: bool,
     pub(super) timeout: Duration,
     max_response_bytes: usize,
+    names: &'static Names,
+    /// What errors call the server, if they name it.
+    address: Option<Arc<str>>,
     queue: RequestQueue,
     budget: Budget,
     /// Since when all requests have failed.
@@ -94,11 +97,18 @@ impl Client {
             get: options.get,
             timeout: options.timeout,
             max_response_bytes: options.max_response_bytes,
+            names: options.names,
+            address: None,
             queue: RequestQueue::default(),
             budget: Budget::for_responses_of(options.max_response_bytes),
             failing_since: Arc::default(),
             metrics: None,
         })
+    }
+
+    /// The same client, whose errors of connections say this address. It is in statuses, which tenants read, otherwise.
+    pub fn at_address(self, address: &str) -> Self {
+        Self { address: Some(address.into()), ..self }
     }
 
     /// The same client, with metrics of its requests.
@@ -217,7 +227,18 @@ impl Client {
         };
         match (seat.complete(completion), result) {
             (true, Err(Error::Timeout(timeout))) => Err(Error::Overloaded(timeout)),
-            (_, result) => result,
+            (_, result) => result.map_err(|error| self.with_address(error)),
+        }
+    }
+
+    fn with_address(&self, error: Error) -> Error {
+        let Some(address) = &self.address else { return error };
+        match error {
+            Error::Unreachable(why) => Error::Unreachable(format!("{address}: {why}")),
+            Error::Unavailable { status, message } => {
+                Error::Unavailable { status, message: format!("{address}: {message}") }
+            }
+            other => other,
         }
     }
 
@@ -268,8 +289,8 @@ impl Client {
         }
         let method = if get { Method::GET } else { Method::POST };
         let sent = http::Request::builder().method(method).uri(url.as_str()).body(body);
-        let mut sent =
-            sent.map_err(|error| Error::Settings(format!("--prometheus-url: {error}")))?;
+        let url = self.names.url;
+        let mut sent = sent.map_err(|error| Error::Settings(format!("{url}: {error}")))?;
         let headers = sent.headers_mut();
         if !get {
             let form = HeaderValue::from_static("application/x-www-form-urlencoded");
@@ -307,7 +328,9 @@ impl Client {
                         format!("it is larger than {limit} bytes, the most of a user's own query")
                     }
                     false => {
-                        format!("it is larger than {limit} bytes (--prometheus-max-response-bytes)")
+                        let flag = self.names.max_response_bytes;
+                        let flag = flag.map(|flag| format!(" ({flag})")).unwrap_or_default();
+                        format!("it is larger than {limit} bytes{flag}")
                     }
                 }));
             }
@@ -327,7 +350,7 @@ impl Client {
 
 /// The URL of the server, which ends with a slash.
 fn base_url(options: &Options) -> Result<Url, Error> {
-    let settings = |error: String| Error::Settings(format!("--prometheus-url: {error}"));
+    let settings = |error: String| Error::Settings(format!("{}: {error}", options.names.url));
     let mut base = Url::parse(&options.url)
         .map_err(|error| settings(format!("{error}; http://HOST:PORT was expected")))?;
     if !matches!(base.scheme(), "http" | "https") {

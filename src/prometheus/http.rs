@@ -2,7 +2,7 @@
 //! certificates live for a day.
 
 use super::transport::{BodyStream, Transport, TransportError};
-use super::{Error, Options, Pem};
+use super::{Error, Names, Options, Pem};
 use crate::causes::causes;
 use bytes::Bytes;
 use futures::future::BoxFuture;
@@ -50,11 +50,14 @@ impl Http {
     /// # Errors
     /// If an option is invalid.
     pub fn new(base: Url, options: &Options) -> Result<Self, Error> {
-        let (timeout, headers) = (options.timeout, read_headers(&options.headers)?);
+        let (timeout, names) = (options.timeout, options.names);
+        let headers = read_headers(&options.headers, names)?;
         Self::with(
             "Prometheus".to_owned(),
             (options.roots.clone(), options.identity.clone()),
-            move |roots, identity| client(&base, timeout, headers.clone(), roots, identity),
+            move |roots, identity| {
+                client(&base, timeout, headers.clone(), (roots, identity), names)
+            },
         )
     }
 
@@ -160,8 +163,8 @@ fn client(
     base: &Url,
     timeout: Duration,
     headers: HeaderMap,
-    roots: Option<&Pem>,
-    identity: Option<&Pem>,
+    (roots, identity): (Option<&Pem>, Option<&Pem>),
+    names: &Names,
 ) -> Result<reqwest::Client, Error> {
     let mut builder = reqwest::Client::builder()
         // Before half of it, when a user's own query is late.
@@ -187,12 +190,13 @@ fn client(
     builder.build().map_err(|error| {
         let why = causes(&error);
         Error::Settings(format!(
-            "no HTTPS to Prometheus: {why}; --prometheus-ca-file names the certificate authorities to trust"
+            "{}: no HTTPS to Prometheus: {why}; it names the certificate authorities to trust",
+            names.ca_file
         ))
     })
 }
 
-fn read_headers(headers: &[String]) -> Result<HeaderMap, Error> {
+fn read_headers(headers: &[String], names: &Names) -> Result<HeaderMap, Error> {
     let mut all = HeaderMap::new();
     for header in headers {
         // Without `=`, everything but the first word may be a secret.
@@ -203,9 +207,8 @@ fn read_headers(headers: &[String]) -> Result<HeaderMap, Error> {
             .unwrap_or((header, ""));
         let wrong = |what: &str| {
             // The value may be a secret.
-            Error::Settings(format!(
-                "--prometheus-header {name:?}: {what}; NAME=VALUE was expected"
-            ))
+            let field = names.header;
+            Error::Settings(format!("{field}: {name:?}: {what}; NAME=VALUE was expected"))
         };
         let key = HeaderName::try_from(name).map_err(|_| wrong("no name of a header"))?;
         let mut value = HeaderValue::try_from(value).map_err(|_| wrong("no value of a header"))?;

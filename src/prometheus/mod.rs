@@ -18,6 +18,6 @@ pub use decode::{
 };
 pub use error::{Error, shortened};
 pub use http::{Http, read_roots};
-pub use options::{Options, Pem, Token};
+pub use options::{Names, Options, Pem, Token};
 pub use queue::Flow;
 pub use transport::{BodyStream, Transport, TransportError};

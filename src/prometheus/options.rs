@@ -24,6 +24,34 @@ pub struct Options {
     pub get: bool,
     /// The largest accepted response, in bytes.
     pub max_response_bytes: usize,
+    /// What these settings are called where they are given.
+    pub names: &'static Names,
+}
+
+/// What settings are called in errors, which begin with the name of theirs.
+#[derive(Debug)]
+pub struct Names {
+    /// The URL.
+    pub url: &'static str,
+    /// The headers.
+    pub header: &'static str,
+    /// The file of certificate authorities.
+    pub ca_file: &'static str,
+    /// The largest accepted response; none where it can't be set.
+    pub max_response_bytes: Option<&'static str>,
+}
+
+impl Names {
+    /// Flags.
+    pub const FLAGS: Self = Self {
+        url: "--prometheus-url",
+        header: "--prometheus-header",
+        ca_file: "--prometheus-ca-file",
+        max_response_bytes: Some("--prometheus-max-response-bytes"),
+    };
+    /// Fields of a backend in the configuration file.
+    pub const BACKEND: Self =
+        Self { url: "url", header: "headers", ca_file: "caFile", max_response_bytes: None };
 }
 
 impl Options {
@@ -38,6 +66,7 @@ impl Options {
             headers: Vec::new(),
             get: false,
             max_response_bytes: 64 << 20,
+            names: &Names::FLAGS,
         }
     }
 }
@@ -113,7 +142,7 @@ impl Token {
     pub(super) async fn bearer(&self) -> Result<HeaderValue, Error> {
         let (origin, bearer) = match self {
             Self::File(path) => {
-                let origin = format!("--prometheus-token-file: {}", path.display());
+                let origin = format!("the file of the token: {}", path.display());
                 let token = tokio::fs::read_to_string(path).await;
                 let token = token.map_err(|error| Error::Settings(format!("{origin}: {error}")))?;
                 (origin, format!("Bearer {}", token.trim()))
@@ -148,7 +177,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "first\nsecond\n").unwrap();
         let error = Token::File(file.path().to_owned()).bearer().await.unwrap_err().to_string();
-        let expected = format!("--prometheus-token-file: {}: ", file.path().display());
+        let expected = format!("the file of the token: {}: ", file.path().display());
         assert!(error.starts_with(&expected), "{error}");
         assert!(error.contains("such as a line break"), "{error}");
         assert!(!error.contains("first") && !error.contains("second"), "{error}");

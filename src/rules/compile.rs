@@ -222,8 +222,13 @@ pub fn compile_metric_rule(
     pod_label: &str,
 ) -> Result<Rule, String> {
     let raw = RawRule::of(spec, namespace_label, pod_label);
-    compile_rule("spec", raw, &TENANT)
-        .map_err(|FieldError { field, error, .. }| format!("{field}: {error}"))
+    let rule = compile_rule("spec", raw, &TENANT)
+        .map_err(|FieldError { field, error, .. }| format!("{field}: {error}"))?;
+    // prometheus-adapter takes such a name, so that of the administrator's rules only `plimsoll check` tells it.
+    match rule.name.unknown_group() {
+        Some(error) => Err(format!("spec.name.as: {error}")),
+        None => Ok(rule),
+    }
 }
 
 impl RawRule {

@@ -6,6 +6,7 @@ use crate::promql::template::{Template, Value};
 use crate::watch::{GroupResource, ResourceMap};
 use regex::{Regex, RegexBuilder};
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
 /// The series that are listed for a rule, and the server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -103,6 +104,31 @@ impl MetricName {
         }
     }
 
+    /// What is wrong with a name of a group in `as` that `matches` does not have: there is nothing in its place.
+    pub fn unknown_group(&self) -> Option<String> {
+        let groups = self.pattern.as_ref().map_or(1, Regex::captures_len);
+        let names = || self.pattern.iter().flat_map(Regex::capture_names).flatten();
+        let is_known = |name: &str| match name.parse::<usize>() {
+            Ok(number) => number < groups,
+            Err(_) => names().any(|known| known == name),
+        };
+        REFERENCE.captures_iter(&self.template).find_map(|found| {
+            let (bare, braced) = (found.name("bare"), found.name("braced"));
+            let name = bare.or(braced)?.as_str();
+            if is_known(name) {
+                return None;
+            }
+            let rest = name.trim_start_matches(|character: char| character.is_ascii_digit());
+            let number = &name[..name.len() - rest.len()];
+            let instead = match bare.is_some() && is_known(number) {
+                true => format!("write ${{{number}}}{rest}"),
+                false if groups == 1 => "it has none but ${0}, all that it matches".to_owned(),
+                false => format!("its last one is ${{{}}}", groups - 1),
+            };
+            Some(format!("{:?}: matches has no group {name}: {instead}", self.template))
+        })
+    }
+
     /// The name of the metric for a series; none if the series' name does not match.
     pub fn render(&self, series: &str) -> Option<String> {
         let Some(pattern) = &self.pattern else {
@@ -118,6 +144,13 @@ impl MetricName {
         Some(name)
     }
 }
+
+/// A group in the name of a metric, and `$$`, which is none, as Go and [`regex::Captures::expand`] read it: without braces the
+/// longest name counts.
+static REFERENCE: LazyLock<Regex> = LazyLock::new(|| {
+    let pattern = r"\$(?:\$|\{(?<braced>[^}]*)\}|(?<bare>[0-9A-Za-z_]+))";
+    Regex::new(pattern).expect("a pattern")
+});
 
 fn expand_whole(template: &str, series: &str) -> String {
     let mut name = String::new();
@@ -219,6 +252,16 @@ impl ResourceLabels {
             found.extend(resource);
         }
         (found, namespaced)
+    }
+
+    /// Whether no label names a resource.
+    pub fn is_empty(&self) -> bool {
+        self.template.is_none() && self.overrides.is_empty()
+    }
+
+    /// Whether all resources that labels can name are of these.
+    pub fn are_of(&self, map: &ResourceMap) -> bool {
+        self.template.is_none() && self.unknown(map).is_empty()
     }
 
     /// The overrides whose resource the cluster lacks.
@@ -338,6 +381,31 @@ mod tests {
                 .0
                 .contains("no regular expression")
         );
+    }
+
+    #[test]
+    fn a_group_of_the_name_that_the_pattern_lacks_is_told_with_what_was_meant() {
+        for (matches, template, expected) in [
+            ("^(.*)_total$", "${1}_per_second", None),
+            ("^(.*)_total$", "", None),
+            ("", "my_${0}_$0", None),
+            ("(?P<a>x)(?P<b>y)", "${b}$a$2", None),
+            ("^(.*)_total$", "$$1_per_second", None),
+            (
+                "^(.*)_total$",
+                "a_$1_per_second",
+                Some("no group 1_per_second: write ${1}_per_second"),
+            ),
+            ("^(.*)_total$", "${2}_per_second", Some("no group 2: its last one is ${1}")),
+            ("^(.*)_total$", "$name", Some("no group name: its last one is ${1}")),
+            ("", "${1}_x", Some("no group 1: it has none but ${0}")),
+        ] {
+            let error = MetricName::new(matches, template, PATTERN_BYTES).unwrap().unknown_group();
+            match (error, expected) {
+                (Some(error), Some(expected)) => assert!(error.contains(expected), "{error}"),
+                (error, expected) => assert_eq!(error.as_deref(), expected, "{matches} {template}"),
+            }
+        }
     }
 
     const LIMITS: (usize, usize) = (PATTERN_BYTES, 1 << 20);

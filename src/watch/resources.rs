@@ -75,6 +75,29 @@ impl ResourceInfo {
     }
 }
 
+/// Resources that each cluster has and metrics describe: the group, the version, the plural name, the kind, and whether
+/// its objects live in namespaces.
+const BUILT_IN: [(&str, &str, &str, &str, bool); 18] = [
+    ("", "v1", "configmaps", "ConfigMap", true),
+    ("", "v1", "endpoints", "Endpoints", true),
+    ("", "v1", "namespaces", "Namespace", false),
+    ("", "v1", "nodes", "Node", false),
+    ("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", true),
+    ("", "v1", "persistentvolumes", "PersistentVolume", false),
+    ("", "v1", "pods", "Pod", true),
+    ("", "v1", "replicationcontrollers", "ReplicationController", true),
+    ("", "v1", "secrets", "Secret", true),
+    ("", "v1", "services", "Service", true),
+    ("apps", "v1", "daemonsets", "DaemonSet", true),
+    ("apps", "v1", "deployments", "Deployment", true),
+    ("apps", "v1", "replicasets", "ReplicaSet", true),
+    ("apps", "v1", "statefulsets", "StatefulSet", true),
+    ("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler", true),
+    ("batch", "v1", "cronjobs", "CronJob", true),
+    ("batch", "v1", "jobs", "Job", true),
+    ("networking.k8s.io", "v1", "ingresses", "Ingress", true),
+];
+
 /// All resources, in the order of discovery: preferred groups and versions first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceMap(Vec<ResourceInfo>);
@@ -108,6 +131,21 @@ impl ResourceMap {
     /// The singular of a resource's name.
     pub fn singular(&self, resource: &str) -> Option<&str> {
         self.find(&GroupResource::core(resource)).map(|info| info.singular.as_str())
+    }
+
+    /// The resources that each cluster has and metrics describe, where no cluster is asked.
+    pub fn built_in() -> Self {
+        let info =
+            |(group, version, resource, kind, namespaced): (&str, &str, &str, &str, bool)| {
+                ResourceInfo {
+                    name: GroupResource { group: group.to_owned(), resource: resource.to_owned() },
+                    version: version.to_owned(),
+                    singular: kind.to_ascii_lowercase(),
+                    kind: kind.to_owned(),
+                    namespaced,
+                }
+            };
+        Self(BUILT_IN.into_iter().map(info).collect())
     }
 
     /// A map of these resources, for tests.
@@ -318,6 +356,20 @@ mod tests {
         assert_eq!(find("deployments.extensions"), None);
         assert_eq!(find("services"), None);
         assert_eq!(map.singular("nodes"), Some("node"));
+    }
+
+    #[test]
+    fn what_each_cluster_has_is_known_without_one() {
+        let map = ResourceMap::built_in();
+        for (name, group, resource) in [
+            ("pod", "", "pods"),
+            ("namespace", "", "namespaces"),
+            ("ingress", "networking.k8s.io", "ingresses"),
+            ("statefulset.apps", "apps", "statefulsets"),
+        ] {
+            let expected = GroupResource { group: group.to_owned(), resource: resource.to_owned() };
+            assert_eq!(map.normalize(&GroupResource::parse(name)), Some(expected), "{name}");
+        }
     }
 
     #[tokio::test]

@@ -262,6 +262,51 @@ fn check_hints_at_what_to_do_with_a_kubernetes_object() {
 }
 
 #[test]
+fn check_tells_what_a_configuration_lacks_and_a_configuration_from_objects() {
+    let rule = |fields: &str| format!("rules:\n- {{seriesQuery: x, {fields}}}\n");
+    let resources =
+        "resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}";
+    let query = "metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)'";
+    for (config, expected, code) in [
+        (rule(resources), "error: rules[0].metricsQuery is missing\n1 error\n", 1),
+        (
+            rule(query),
+            "warning: rules[0].resources: none, so that no label names an object, and no metric is exposed\nthe configuration is valid\n",
+            0,
+        ),
+        (
+            rule(&format!(
+                "{resources}, {query}, name: {{matches: ^(.*)_total$, as: $1_per_second}}"
+            )),
+            "error: rules[0].name.as: \"$1_per_second\": matches has no group 1_per_second: write ${1}_per_second\n1 error\n",
+            1,
+        ),
+    ] {
+        assert_eq!(checked(&config, &[]), (Some(code), expected.to_owned()), "{config}");
+    }
+    let usage = "resourceRules:\n  cpu: {containerQuery: a, nodeQuery: b, resources: {template: <<.Resource>>}}\n";
+    assert_eq!(checked(usage, &[]).1, "error: resourceRules.memory is missing\n1 error\n");
+    let (code, text) = checked("backends: {global: {url: 'thanos:9090'}}\n", &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains(": backends.global.url: http:// or https:// was expected"), "{text}");
+    let (_, text) = checked("podMetrics: {sharedNamespaces: infra}\n", &[]);
+    assert!(text.contains("a list was expected"), "{text}");
+    let (code, text) = check_objects(&rule(resources), &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(text.contains("this is a configuration: plimsoll check "), "{text}");
+    let rule = METRIC_RULE
+        .replace("seriesQuery: x", "name: {matches: ^(.*)_total$, as: $1_x}, seriesQuery: x");
+    let (code, text) = check_objects(&rule, &[]);
+    assert_eq!(code, Some(1), "{text}");
+    assert!(
+        text.contains("spec.name.as: \"$1_x\": matches has no group 1_x: write ${1}_x"),
+        "{text}"
+    );
+    let output = plimsoll(&["check"]);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("--filename <FILE>"));
+}
+
+#[test]
 fn check_contacts_a_prometheus_whenever_one_is_given() {
     // Nothing listens on port 1.
     for (config, expected) in [

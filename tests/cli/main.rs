@@ -1,6 +1,7 @@
 //! The command, without a cluster.
 
 mod check;
+mod connect;
 
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
@@ -92,6 +93,11 @@ fn a_backtest_is_written_in_each_format() {
         assert!(output.status.success() && output.stderr.is_empty(), "{format}");
         let shown = String::from_utf8_lossy(&output.stdout[..80]);
         assert!(output.stdout.starts_with(start), "{format}: {shown}");
+    }
+    for example in ["autoscaler", "modes", "schedules", "scaledobject"] {
+        let file = format!("{}/docs/examples/{example}.yaml", env!("CARGO_MANIFEST_DIR"));
+        let output = plimsoll(&["backtest", "--load", &path("load.csv"), "-f", &file]);
+        assert!(output.status.success(), "{example}");
     }
     let error = String::from_utf8(run("svg", 9).stderr).unwrap();
     assert!(error.contains("9 candidates: at most 8 fit in a chart"), "{error}");

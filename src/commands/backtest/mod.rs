@@ -193,9 +193,16 @@ pub(super) fn load_of(path: &Path, flags: &RecordedFlags) -> Result<Load, String
     let in_file = |error: String| format!("{}: {error}", path.display());
     let load = load(path).map_err(in_file)?;
     let time = |moment: Moment| moment.before(load.last());
-    match (flags.from, flags.to) {
-        (None, None) => Ok(load),
-        (from, to) => load.between(from.map(time), to.map(time)).map_err(in_file),
+    let [from, to] = [flags.from, flags.to].map(|moment| moment.map(time));
+    let given = [("--from", from), ("--to", to)].into_iter();
+    let given = given.filter_map(|(flag, time)| Some(format!("{flag} {}", shown(time?))));
+    let given: Vec<String> = given.collect();
+    match given.is_empty() {
+        true => Ok(load),
+        false => {
+            let part = load.between(from, to);
+            part.map_err(|error| in_file(format!("{}: {error}", given.join(" "))))
+        }
     }
 }
 

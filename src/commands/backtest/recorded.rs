@@ -52,8 +52,8 @@ impl Backend {
     /// # Errors
     /// If a flag or the configuration is invalid.
     pub fn open(flags: &RecordedFlags, url: &str) -> Result<Self, String> {
-        let prometheus =
-            connect::prometheus(url, &flags.prometheus).map_err(|error| error.to_string())?;
+        let prometheus = connect::prometheus_of_command(url, &flags.prometheus)
+            .map_err(|error| error.to_string())?;
         let config = match &flags.config {
             Some(file) => Config::read(file).map_err(|error| error.with_lines())?,
             None => Config::default(),

@@ -240,7 +240,7 @@ async fn a_name_that_is_no_metric_is_refused() {
     let error = asked("nonsense=up").await;
     assert_eq!(error, "--query: \"nonsense\" is no metric of it: requests was expected");
     let error = asked("requests=sum(up)").await;
-    assert!(error.contains("can't be reached"), "{error}");
+    assert!(error.contains("can't be reached: http://127.0.0.1:1/: "), "{error}");
     let annotations = json!({carries::ANNOTATION: "requestz=16"});
     let wrong = autoscaler("10", annotations, ("minReplicas", json!(1)));
     let failed = subjects(&[&wrong], OF_FILE).failed;
@@ -264,6 +264,23 @@ async fn less_history_than_a_period_is_told() {
     let of = [OF_PROMETHEUS, &["--from=-10s"]].concat();
     let error = ran(&[&plain_autoscaler("10")], &of).await.expect_err("too little");
     assert!(error.contains("10s of history") && error.contains("which is 15s"), "{error}");
+}
+
+#[tokio::test]
+async fn a_part_without_load_is_told_with_the_times_of_the_load() {
+    let load = "the load is from 1970-01-01T00:00:00Z to 1970-01-01T00:30:00Z";
+    for (part, expected) in [
+        (&["--from=2022-01-01"][..], "load.csv: --from 2022-01-01T00:00:00Z: "),
+        (&["--to=60"], "load.csv: --to 1970-01-01T00:01:00Z: "),
+        (
+            &["--from=60", "--to=120"],
+            "load.csv: --from 1970-01-01T00:01:00Z --to 1970-01-01T00:02:00Z: ",
+        ),
+    ] {
+        let error =
+            ran(&[&plain_autoscaler("10")], &[OF_FILE, part].concat()).await.expect_err("none");
+        assert!(error.contains(expected) && error.ends_with(load), "{error}");
+    }
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod scalers;
 use super::check_context::{FileAutoscaler, Findings};
 use crate::clock::Clock;
 use crate::config::CheckFlags;
-use crate::connect::{self, AsKubectl};
+use crate::connect::{self, ANSWER_TIMEOUT};
 use crate::control::{Targets, message, within};
 use crate::crd::{AutoscalerSpec, Executor, Mode};
 use crate::hpa::{self, MetricSource, ResourceTarget, Spec};
@@ -21,12 +21,14 @@ use kube::Client;
 /// If there is none, or it does not answer.
 pub async fn connect(flags: &CheckFlags) -> Result<(Client, String), String> {
     let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
-    let connected = connect::as_kubectl(kubeconfig, context, Clock::default()).await;
-    let AsKubectl { client, namespace, .. } =
-        connected.map_err(|error| format!("--cluster: {error}"))?;
-    match within(client.apiserver_version()).await {
-        Ok(_) => Ok((client, namespace)),
-        Err(error) => Err(format!("--cluster: the API server: {}", message(&error))),
+    let connected =
+        connect::as_kubectl(kubeconfig, context, ANSWER_TIMEOUT, Clock::default()).await;
+    let connected = connected.map_err(|error| format!("--cluster: {error}"))?;
+    match within(connected.client.apiserver_version()).await {
+        Ok(_) => Ok((connected.client, connected.namespace)),
+        Err(error) => {
+            Err(format!("--cluster: {}: {}", connected.place_and_server(), message(&error)))
+        }
     }
 }
 

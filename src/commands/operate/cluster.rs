@@ -1,10 +1,10 @@
 //! The cluster of the operators' commands.
 
 use super::super::story::plain;
-use super::error::OperateError;
+use super::error::{OperateError, error_before_write};
 use crate::clock::Clock;
 use crate::config::{ClusterFlags, ObjectFlags};
-use crate::connect::{self, AsKubectl, ConnectError};
+use crate::connect::{self, ANSWER_TIMEOUT, AsKubectl, ConnectError};
 use crate::crd::Autoscaler;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::coordination::v1::Lease;
@@ -19,6 +19,8 @@ pub struct Cluster {
     pub namespace: String,
     /// Which one it is, in messages: `context prod`.
     pub place: String,
+    /// The same with its server, in errors.
+    pub place_and_server: String,
     /// The clock of its API server.
     pub clock: Clock,
 }
@@ -31,34 +33,52 @@ impl Cluster {
     pub async fn of(flags: &ClusterFlags) -> Result<Self, ConnectError> {
         let clock = Clock::default();
         let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
-        let AsKubectl { client, namespace, context } =
-            connect::as_kubectl(kubeconfig, context, clock.clone()).await?;
-        let place = match context {
-            Some(context) => format!("context {}", plain(&context)),
-            None => "the cluster of this pod".to_owned(),
-        };
-        Ok(Self { client, namespace, place, clock })
+        let connected =
+            connect::as_kubectl(kubeconfig, context, ANSWER_TIMEOUT, clock.clone()).await?;
+        let [place, place_and_server] =
+            [connected.place(), connected.place_and_server()].map(|text| plain(&text).into_owned());
+        let AsKubectl { client, namespace, .. } = connected;
+        Ok(Self { client, namespace, place, place_and_server, clock })
+    }
+
+    /// An error of a command, with the cluster that it is of, unless it says that already.
+    pub fn told(&self, error: OperateError) -> OperateError {
+        match error {
+            OperateError::FrozenUnheard(_) => error,
+            error => OperateError::In { place: self.place_and_server.clone(), error: error.into() },
+        }
     }
 
     /// The cluster of a client.
     #[cfg(test)]
     pub fn fake(client: Client) -> Self {
         let (namespace, place) = ("shop".to_owned(), "context test".to_owned());
-        Self { client, namespace, place, clock: Clock::default() }
+        let place_and_server = format!("{place} (https://test)");
+        Self { client, namespace, place, place_and_server, clock: Clock::default() }
     }
 
-    /// The user of this command, if the API server tells.
-    pub async fn user_name(&self) -> Option<String> {
+    /// The user of this command, which is about to write, if the API server tells.
+    ///
+    /// # Errors
+    /// If it does not answer.
+    pub async fn user_name(&self) -> Result<Option<String>, OperateError> {
         let api: Api<SelfSubjectReview> = Api::all(self.client.clone());
-        let review =
-            api.create(&PostParams::default(), &SelfSubjectReview::default()).await.ok()?;
-        review.status?.user_info?.username
+        match api.create(&PostParams::default(), &SelfSubjectReview::default()).await {
+            Ok(review) => Ok(review.status.and_then(|status| status.user_info?.username)),
+            Err(kube::Error::Api(_) | kube::Error::SerdeError(_)) => Ok(None),
+            Err(error) => Err(error_before_write("the name of your user")(error)),
+        }
     }
 
     /// The Leases of Plimsoll's namespace.
     pub fn leases(&self, flags: &ClusterFlags) -> Api<Lease> {
         Api::namespaced(self.client.clone(), &flags.plimsoll_namespace)
     }
+}
+
+/// Plimsoll's Lease in messages.
+pub fn lease_name(flags: &ClusterFlags) -> String {
+    format!("Lease {}/{}", flags.plimsoll_namespace, flags.lease)
 }
 
 /// An Autoscaler that a command changes.

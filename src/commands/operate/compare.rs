@@ -32,16 +32,21 @@ type Key = (String, String);
 /// # Errors
 /// As [`OperateError`] says.
 pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
-    let Cluster { client, namespace, clock, .. } = Cluster::of(&flags.cluster).await?;
-    let namespace = flags.namespace.clone().unwrap_or(namespace);
-    let namespace = Some(&*namespace).filter(|_| !flags.all_namespaces);
-    let mut all = hpas(&client, namespace).await?;
+    let cluster = Cluster::of(&flags.cluster).await?;
+    compare_in(&cluster, flags).await.map_err(|error| cluster.told(error))
+}
+
+async fn compare_in(cluster: &Cluster, flags: &CompareFlags) -> Result<String, OperateError> {
+    let Cluster { client, namespace, clock, .. } = cluster;
+    let namespace = flags.namespace.as_ref().unwrap_or(namespace);
+    let namespace = Some(&**namespace).filter(|_| !flags.all_namespaces);
+    let mut all = hpas(client, namespace).await?;
     let now = clock.server_or_wall();
     let from = now.saturating_sub(i64::try_from(flags.since.as_millis()).unwrap_or(i64::MAX));
     let labels = format!("{KIND_LABEL}={}", AutoscalerKind::Hpa.as_str());
     let wanted =
         Wanted { namespace, labels: &labels, since: Some(from.max(0)), thousands: THOUSANDS };
-    let is_whole = read(&client, wanted, |decision| {
+    let is_whole = read(client, wanted, |decision| {
         let metadata = &decision.metadata;
         let name = metadata.name.rsplitn(3, '.').nth(2).unwrap_or_default().to_owned();
         // One that was deleted meanwhile is not compared.
@@ -58,7 +63,7 @@ pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
     let (mut text, mut hpas) = (String::new(), Vec::<Value>::new());
     for ((namespace, name), agreement) in &all {
         let events = match agreement.difference_at() {
-            Some(at) => events(&client, (namespace, name), at).await,
+            Some(at) => events(client, (namespace, name), at).await,
             None => Vec::new(),
         };
         match flags.output {

@@ -2,7 +2,8 @@
 
 use super::super::story::plain;
 use crate::connect::ConnectError;
-use crate::kube_error::worded;
+use crate::kube_error::{is_unknown_kind, is_unsent, worded};
+use crate::leader::is_indeterminate;
 
 /// Why a command failed.
 #[derive(Debug, thiserror::Error)]
@@ -11,12 +12,22 @@ pub enum OperateError {
     #[error(transparent)]
     Connect(#[from] ConnectError),
     /// A request to the API server failed.
-    #[error("{object}: {}", told(error))]
+    #[error("{object}: {}{written}", told(error))]
     Api {
         /// The object of the request.
         object: String,
         /// The cause.
         error: kube::Error,
+        /// Of a command that writes, whether that was written.
+        written: &'static str,
+    },
+    /// What failed in a cluster.
+    #[error("{place}: {error}")]
+    In {
+        /// The cluster, as `context prod (https://10.0.0.1:6443)`.
+        place: String,
+        /// Why it failed.
+        error: Box<Self>,
     },
     /// The object is not in a state in which that can be done.
     #[error("{0}")]
@@ -62,20 +73,58 @@ pub enum OperateError {
 /// Adds the object of a request to its error.
 pub fn api_error(object: impl Into<String>) -> impl FnOnce(kube::Error) -> OperateError {
     let object = object.into();
-    |error| OperateError::Api { object, error }
+    |error| OperateError::Api { object, error, written: "" }
 }
+
+/// The same of a request that is made before anything is written.
+pub fn error_before_write(object: impl Into<String>) -> impl FnOnce(kube::Error) -> OperateError {
+    let object = object.into();
+    |error| OperateError::Api { object, error, written: UNWRITTEN }
+}
+
+/// The same of a request that writes.
+pub fn write_error(object: impl Into<String>) -> impl FnOnce(kube::Error) -> OperateError {
+    let object = object.into();
+    |error| {
+        let written = match is_indeterminate(&error) && !is_unsent(&error) {
+            true => "; whether it was written is not known: run it again",
+            false => UNWRITTEN,
+        };
+        OperateError::Api { object, error, written }
+    }
+}
+
+const UNWRITTEN: &str = "; nothing was written";
 
 impl OperateError {
     /// Whether the API server refuses it to this user.
     pub fn is_refused(&self) -> bool {
         matches!(self, Self::Api { error: kube::Error::Api(status), .. } if status.code == 403)
     }
+
+    /// Whether the API server has no such objects at all.
+    pub fn is_unknown_kind(&self) -> bool {
+        matches!(self, Self::Api { error, .. } if is_unknown_kind(error))
+    }
+
+    /// Whether the API server has said nothing.
+    pub fn is_unanswered(&self) -> bool {
+        let is_answer =
+            |error: &kube::Error| matches!(error, kube::Error::Api(_) | kube::Error::SerdeError(_));
+        matches!(self, Self::Api { error, .. } if !is_answer(error))
+    }
 }
+
+/// What a server is that has no such objects at all.
+const UNKNOWN_KIND: &str = "it has no such objects: Plimsoll's definitions are not installed there, or it is no API server of Kubernetes";
 
 /// Why a request failed, and what gives the right where it is one of those who operate Plimsoll.
 fn told(error: &kube::Error) -> String {
     let text = plain(&worded(error)).into_owned();
     let kube::Error::Api(status) = error else { return text };
+    if is_unknown_kind(error) {
+        return format!("{text}; {UNKNOWN_KIND}");
+    }
     let (message, is_of_lease) = (&status.message, status.message.contains("resource \"leases\""));
     match status.code {
         403 if is_of_lease && !message.contains("cannot create") => {
@@ -119,5 +168,26 @@ mod tests {
             assert!(!refused(other).contains("ClusterRole"), "{other}");
         }
         assert!(refused("a\u{202e}b").ends_with("a\\u{202e}b"));
+    }
+
+    /// Who freezes must know whether anything is frozen.
+    #[test]
+    fn an_error_of_a_write_says_what_is_known_of_it() {
+        let answered = |code: u16| {
+            let status = Status::failure("no", "Reason").with_code(code);
+            kube::Error::Api(status.boxed())
+        };
+        let written = |error| write_error("the Lease")(error).to_string();
+        for code in [403, 409, 429] {
+            let text = written(answered(code));
+            assert!(text.ends_with("; nothing was written"), "{text}");
+        }
+        let lost = kube::Error::Service("connection error: timed out".into());
+        for error in [answered(500), answered(503), answered(504), lost] {
+            let text = written(error);
+            assert!(text.ends_with("whether it was written is not known: run it again"), "{text}");
+        }
+        let before = error_before_write("the Lease")(answered(503)).to_string();
+        assert_eq!(before, "the Lease: Error from server (Reason): no; nothing was written");
     }
 }

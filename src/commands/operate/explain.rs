@@ -50,19 +50,23 @@ impl Found {
 /// As [`OperateError`] says.
 pub async fn explain(flags: &ExplainFlags) -> Result<String, OperateError> {
     let named = Named::of(&flags.object).await?;
-    let known = named.read().await;
+    explain_of(&named, flags).await.map_err(|error| named.cluster.told(error))
+}
+
+async fn explain_of(named: &Named, flags: &ExplainFlags) -> Result<String, OperateError> {
+    let known = named.known().await?;
     let now = named.now();
-    let at = time_of(flags.at, now)?;
+    let at = time_of(flags.at, now, named.whose_clock())?;
     // The leader's clock may be ahead of this one: of the present all that there is counts.
     let until = if at == now { UnixMillis::MAX } else { at };
     let is_native = known.as_ref().is_ok_and(|known| known.is_native);
-    let found = match find(&named, at, until).await {
+    let found = match find(named, at, until).await {
         // kube-controller-manager decides since then.
         Ok(Some(found)) if is_native && at == now && found.is_over(now) => {
-            return without(&named, flags, known, Ok(()), (at, now)).await;
+            return without(named, flags, known, Ok(()), (at, now)).await;
         }
         Ok(Some(found)) => found,
-        unfound => return without(&named, flags, known, unfound.map(|_| ()), (at, now)).await,
+        unfound => return without(named, flags, known, unfound.map(|_| ()), (at, now)).await,
     };
     let mut subject = match known {
         Ok(known) => known.subject,
@@ -82,11 +86,11 @@ pub async fn explain(flags: &ExplainFlags) -> Result<String, OperateError> {
     }
 }
 
-/// The time that is told of: the present, if none was asked for.
-fn time_of(at: Option<Moment>, now: UnixMillis) -> Result<UnixMillis, OperateError> {
+/// The time that is told of: the present by this clock, if none was asked for.
+fn time_of(at: Option<Moment>, now: UnixMillis, clock: &str) -> Result<UnixMillis, OperateError> {
     match at.map_or(now, |at| at.before(now)) {
         at if at.saturating_sub(now) > AHEAD => Err(OperateError::Refused(format!(
-            "--at: {} is in the future: it is {} by the cluster's clock",
+            "--at: {} is in the future: it is {} by {clock}",
             time(at),
             time(now)
         ))),
@@ -145,7 +149,7 @@ async fn find(
         let namespace = Some(&*named.namespace);
         let wanted =
             Wanted { namespace, labels: &labels, since: Some(at - window), thousands: THOUSANDS };
-        let is_whole = read(&named.client, wanted, |decision| {
+        let is_whole = read(&named.cluster.client, wanted, |decision| {
             let first = parse_time(&decision.first_time).unwrap_or_default();
             if first > until {
                 // They are in the order in which they were made: a leader's clock may have been ahead for a while.
@@ -179,7 +183,7 @@ async fn without(
 ) -> Result<String, OperateError> {
     let known = known?;
     let (first, began) = match unfound {
-        Ok(()) => known_since(&named.client, &named.namespace, &named.labels()).await?,
+        Ok(()) => known_since(&named.cluster.client, &named.namespace, &named.labels()).await?,
         Err(_) => (None, None),
     };
     let is_past = matches!(flags.at, Some(Moment::At(_) | Moment::Ago(_)));
@@ -253,11 +257,13 @@ mod tests {
     #[test]
     fn a_time_to_come_is_refused() {
         let now = 1_000 * MINUTE;
-        assert_eq!(time_of(None, now).unwrap(), now);
-        assert_eq!(time_of(Some(Moment::Ago(MINUTE)), now).unwrap(), now - MINUTE);
+        let time_of = |at| time_of(at, now, "the cluster's clock");
+        assert_eq!(time_of(None).unwrap(), now);
+        assert_eq!(time_of(Some(Moment::Ago(MINUTE))).unwrap(), now - MINUTE);
         // A clock may be a little ahead.
-        assert_eq!(time_of(Some(Moment::At(now + MINUTE)), now).unwrap(), now);
-        let error = time_of(Some(Moment::At(now + 2 * MINUTE)), now).unwrap_err().to_string();
-        assert!(error.contains("1970-01-01T16:42:00.000Z is in the future"), "{error}");
+        assert_eq!(time_of(Some(Moment::At(now + MINUTE))).unwrap(), now);
+        let error = time_of(Some(Moment::At(now + 2 * MINUTE))).unwrap_err().to_string();
+        let expected = "1970-01-01T16:42:00.000Z is in the future: it is 1970-01-01T16:40:00.000Z by the cluster's clock";
+        assert!(error.contains(expected), "{error}");
     }
 }

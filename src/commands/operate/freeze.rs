@@ -2,8 +2,8 @@
 //! former leader can write any more, and say which.
 
 use super::super::story::plain;
-use super::cluster::Cluster;
-use super::error::{OperateError, api_error};
+use super::cluster::{Cluster, lease_name};
+use super::error::{OperateError, error_before_write, write_error};
 use crate::clock::WallClock;
 use crate::config::{ClusterFlags, FreezeFlags};
 use crate::kube_error::worded;
@@ -44,13 +44,15 @@ const MAX_LISTED: usize = 3;
 /// # Errors
 /// As [`OperateError`] says, in particular if no leader acknowledges, also where it is frozen all the same.
 pub async fn freeze(flags: &FreezeFlags) -> Result<String, OperateError> {
-    freeze_in(&Cluster::of(&flags.cluster).await?, flags).await
+    let cluster = Cluster::of(&flags.cluster).await?;
+    freeze_in(&cluster, flags).await.map_err(|error| cluster.told(error))
 }
 
 async fn freeze_in(cluster: &Cluster, flags: &FreezeFlags) -> Result<String, OperateError> {
     let Cluster { client, clock, place, .. } = cluster;
     let leases = cluster.leases(&flags.cluster);
-    let before = leases.get_opt(&flags.cluster.lease).await.map_err(api_error("the Lease"))?;
+    let read = leases.get_opt(&flags.cluster.lease).await;
+    let before = read.map_err(error_before_write(lease_name(&flags.cluster)))?;
     let of_server = |time: Option<UnixMillis>| {
         time.and_then(|time| Timestamp::from_millisecond(time).ok())
             .unwrap_or_else(|| clock.wall_timestamp())
@@ -64,7 +66,7 @@ async fn freeze_in(cluster: &Cluster, flags: &FreezeFlags) -> Result<String, Ope
     });
     let freeze = Freeze {
         reason: Arc::from(flags.reason.as_str()),
-        by: cluster.user_name().await,
+        by: cluster.user_name().await?,
         since: Some(now),
         until,
     };
@@ -103,7 +105,8 @@ async fn freeze_in(cluster: &Cluster, flags: &FreezeFlags) -> Result<String, Ope
 /// As [`OperateError`] says.
 pub async fn thaw(flags: &ClusterFlags) -> Result<String, OperateError> {
     let cluster = Cluster::of(flags).await?;
-    let (outcome, place) = (request(&cluster, flags, None, false).await?, &cluster.place);
+    let outcome = request(&cluster, flags, None, false).await;
+    let (outcome, place) = (outcome.map_err(|error| cluster.told(error))?, &cluster.place);
     Ok(match outcome {
         FreezeOutcome::Acknowledged(holder) => {
             format!("thawed in {place}, acknowledged by {}\n", plain(&holder))
@@ -123,9 +126,11 @@ async fn request(
     create: bool,
 ) -> Result<FreezeOutcome, OperateError> {
     let (leases, name) = (cluster.leases(flags), flags.lease.as_str());
-    let object = format!("{}/{name} in {}", flags.plimsoll_namespace, cluster.place);
+    let object = format!("{}/{name}", flags.plimsoll_namespace);
     let request =
         format!("{:x}-{:x}", WallClock::default().timestamp().as_nanosecond(), std::process::id());
+    let patch = Patch::Merge(Freeze::patch(freeze, &request));
+    let patched = async || leases.patch(name, &PatchParams::default(), &patch).await;
     let written = if create {
         let mut annotations = freeze.map(Freeze::annotations).unwrap_or_default();
         annotations.insert(REQUEST.to_owned(), request.clone());
@@ -136,18 +141,21 @@ async fn request(
             ..ObjectMeta::default()
         };
         let lease = Lease { metadata, spec: Some(LeaseSpec::default()) };
-        leases.create(&PostParams::default(), &lease).await
+        match leases.create(&PostParams::default(), &lease).await {
+            // Made meanwhile: by a replica, or by an attempt whose answer was lost.
+            Err(kube::Error::Api(status)) if status.code == 409 => patched().await,
+            created => created,
+        }
     } else {
-        let patch = Patch::Merge(Freeze::patch(freeze, &request));
-        leases.patch(name, &PatchParams::default(), &patch).await
+        patched().await
     };
     let mut lease = match written {
         Ok(lease) => lease,
-        Err(kube::Error::Api(status)) if status.code == 404 => {
+        Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => {
             let others = other_leases(&cluster.client).await;
             return Err(OperateError::NoLease { lease: object, others });
         }
-        Err(error) => return Err(api_error(format!("Lease {object}"))(error)),
+        Err(error) => return Err(write_error(lease_name(flags))(error)),
     };
     let spec = lease.spec.clone().unwrap_or_default();
     let duration = spec.lease_duration_seconds.and_then(|seconds| u64::try_from(seconds).ok());

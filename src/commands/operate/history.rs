@@ -17,14 +17,18 @@ const THOUSANDS: usize = 100;
 /// As [`OperateError`] says.
 pub async fn history(flags: &HistoryFlags) -> Result<String, OperateError> {
     let named = Named::of(&flags.object).await?;
-    let known = named.read().await;
+    history_of(&named, flags).await.map_err(|error| named.cluster.told(error))
+}
+
+async fn history_of(named: &Named, flags: &HistoryFlags) -> Result<String, OperateError> {
+    let known = named.known().await?;
     let now = named.now();
     let from = now.saturating_sub(i64::try_from(flags.since.as_millis()).unwrap_or(i64::MAX));
     let (labels, mut listing) = (named.labels(), Listing::default());
     let namespace = Some(&*named.namespace);
     let since = Some(from.max(0));
     let wanted = Wanted { namespace, labels: &labels, since, thousands: THOUSANDS };
-    let is_whole = read(&named.client, wanted, |decision| {
+    let is_whole = read(&named.cluster.client, wanted, |decision| {
         listing.push(&decision, (from, now));
         true
     })
@@ -36,7 +40,8 @@ pub async fn history(flags: &HistoryFlags) -> Result<String, OperateError> {
     };
     match flags.output {
         OutputFormat::Text if listing.is_empty() => {
-            let (first, began) = known_since(&named.client, &named.namespace, &labels).await?;
+            let (first, began) =
+                known_since(&named.cluster.client, &named.namespace, &labels).await?;
             let mut text = no_decision(&subject, (now, flags.since), first, began);
             if is_native {
                 text += &format!("Note      {}\n", decided_natively("history", &named.name));

@@ -3,7 +3,6 @@
 use super::super::story::{Standing, Status, Subject, clean};
 use super::cluster::Cluster;
 use super::error::{OperateError, api_error};
-use crate::clock::Clock;
 use crate::config::ObjectFlags;
 use crate::crd::{Autoscaler, Executor};
 use crate::ledger::api::{AUTOSCALER_LABEL, KIND_LABEL};
@@ -11,23 +10,22 @@ use crate::ledger::autoscaler_label;
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerKind;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
+use kube::Resource;
 use kube::api::GetParams;
 use kube::core::{NamespaceResourceScope, Request};
-use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 /// The autoscaler that a command is about, and how it is read.
 pub struct Named {
-    /// The client of its cluster.
-    pub client: Client,
+    /// Its cluster.
+    pub cluster: Cluster,
     /// Its kind.
     pub kind: AutoscalerKind,
     /// Its namespace.
     pub namespace: String,
     /// Its name.
     pub name: String,
-    clock: Clock,
 }
 
 /// What its object says.
@@ -52,21 +50,30 @@ impl Named {
     /// If there is no way to the cluster, or the name is of another kind.
     pub async fn of(flags: &ObjectFlags) -> Result<Self, OperateError> {
         let (kind, name) = kind_and_name(&flags.name)?;
-        let Cluster { client, namespace, clock, .. } = Cluster::of(&flags.cluster).await?;
-        let namespace = flags.namespace.clone().unwrap_or(namespace);
-        Ok(Self { client, kind, namespace, name, clock })
+        let cluster = Cluster::of(&flags.cluster).await?;
+        let namespace = flags.namespace.clone().unwrap_or_else(|| cluster.namespace.clone());
+        Ok(Self { cluster, kind, namespace, name })
     }
 
     /// The Autoscaler `web` of the namespace `shop`.
     #[cfg(test)]
-    pub fn fake(client: Client) -> Self {
+    pub fn fake(client: kube::Client) -> Self {
         let (namespace, name) = ("shop".to_owned(), "web".to_owned());
-        Self { client, kind: AutoscalerKind::Autoscaler, namespace, name, clock: Clock::default() }
+        let cluster = Cluster::fake(client);
+        Self { cluster, kind: AutoscalerKind::Autoscaler, namespace, name }
     }
 
     /// The time by kube-apiserver, or by this machine before its first response.
     pub fn now(&self) -> UnixMillis {
-        self.clock.server_or_wall()
+        self.cluster.clock.server_or_wall()
+    }
+
+    /// Whose time that is.
+    pub fn whose_clock(&self) -> &'static str {
+        match self.cluster.clock.server() {
+            Some(_) => "the cluster's clock",
+            None => "the clock of this machine",
+        }
     }
 
     /// Its name in messages.
@@ -83,15 +90,28 @@ impl Named {
         labels(&self.name, self.kind)
     }
 
+    /// What its object says, or why it can't be read.
+    ///
+    /// # Errors
+    /// If the API server does not answer.
+    pub async fn known(&self) -> Result<Result<Known, OperateError>, OperateError> {
+        match self.read().await {
+            Err(error) if error.is_unanswered() => Err(error),
+            known => Ok(known),
+        }
+    }
+
     /// What its object says.
     ///
     /// # Errors
     /// If it can't be read. Where there is an HPA of the name of an Autoscaler that is missing, the message names it.
-    pub async fn read(&self) -> Result<Known, OperateError> {
+    async fn read(&self) -> Result<Known, OperateError> {
         match self.kind {
             AutoscalerKind::Autoscaler => match self.get::<Autoscaler>().await {
                 Ok((object, json)) => Ok(self.autoscaler(object, json)),
-                Err(kube::Error::Api(status)) if status.code == 404 => {
+                Err(kube::Error::Api(status))
+                    if status.code == 404 && status.reason == "NotFound" =>
+                {
                     let hint = match self.get::<HorizontalPodAutoscaler>().await {
                         Ok(_) => format!("; there is a native HPA of that name: hpa/{}", self.name),
                         Err(_) => String::new(),
@@ -126,7 +146,7 @@ impl Named {
         let request = Request::new(K::url_path(&(), Some(&self.namespace)));
         let request = request.get(&self.name, &GetParams::default());
         let request = request.map_err(kube::Error::BuildRequest)?;
-        let mut value: Value = self.client.request(request).await?;
+        let mut value: Value = self.cluster.client.request(request).await?;
         clean(&mut value);
         let status = value.get("status").cloned().unwrap_or_default();
         Ok((serde_json::from_value(value).map_err(kube::Error::SerdeError)?, status))

@@ -1,7 +1,7 @@
 //! `plimsoll pause` and `plimsoll resume`.
 
 use super::cluster::Changed;
-use super::error::{OperateError, api_error};
+use super::error::{OperateError, error_before_write, write_error};
 use crate::config::{ObjectFlags, PauseFlags};
 use crate::crd::{AutoscalerSpec, Mode};
 use crate::time::UnixMillis;
@@ -15,7 +15,11 @@ use serde_json::{Value, json};
 /// As [`OperateError`] says, and if it is a preview, which writes no scale.
 pub async fn pause(flags: &PauseFlags) -> Result<String, OperateError> {
     let of = Changed::of(&flags.object).await?;
-    let user = of.cluster.user_name().await;
+    pause_in(&of, flags).await.map_err(|error| of.cluster.told(error))
+}
+
+async fn pause_in(of: &Changed, flags: &PauseFlags) -> Result<String, OperateError> {
+    let user = of.cluster.user_name().await?;
     let by = user.filter(|user| user.chars().count() <= MAX_BY);
     let paused = |now: UnixMillis| {
         let until = flags.until_after.and_then(|duration| {
@@ -26,7 +30,7 @@ pub async fn pause(flags: &PauseFlags) -> Result<String, OperateError> {
         let until = until.map(|until| until.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
         json!({"until": until, "reason": flags.reason, "by": by})
     };
-    let changed = set_mode(&of, &flags.object.name, Mode::Paused, paused).await?;
+    let changed = set_mode(of, &flags.object.name, Mode::Paused, paused).await?;
     let until = changed.pause.and_then(|pause| pause.until);
     let until = until.map(|until| format!(" until {}", until.0)).unwrap_or_default();
     Ok(format!("{} paused in {}{until}\n", of.object, of.cluster.place))
@@ -41,7 +45,8 @@ const MAX_BY: usize = 128;
 /// As [`OperateError`] says, and if it is a preview.
 pub async fn resume(flags: &ObjectFlags) -> Result<String, OperateError> {
     let of = Changed::of(flags).await?;
-    set_mode(&of, &flags.name, Mode::Active, |_| Value::Null).await?;
+    let set = set_mode(&of, &flags.name, Mode::Active, |_| Value::Null).await;
+    set.map_err(|error| of.cluster.told(error))?;
     Ok(format!("{} resumed in {}\n", of.object, of.cluster.place))
 }
 
@@ -58,7 +63,7 @@ async fn set_mode(
     let Changed { cluster, autoscalers: api, object } = of;
     let mut tries = 0;
     let changed = loop {
-        let known = api.get(name).await.map_err(api_error(object.as_str()))?;
+        let known = api.get(name).await.map_err(error_before_write(object.as_str()))?;
         if known.spec.mode == Mode::Preview {
             return Err(OperateError::Refused(format!(
                 "{object}: its mode is {:?}, which writes no scale: set spec.mode yourself",
@@ -73,7 +78,7 @@ async fn set_mode(
         match api.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await {
             // A status was written in between, or the mode was set.
             Err(kube::Error::Api(status)) if status.code == 409 && tries < CONFLICT_ATTEMPTS => {}
-            changed => break changed.map_err(api_error(object.as_str()))?.spec,
+            changed => break changed.map_err(write_error(object.as_str()))?.spec,
         }
     };
     if changed.mode != to {

@@ -1,7 +1,7 @@
 //! `plimsoll status`: the leader, the freeze, and the failing Autoscalers.
 
 use super::super::story::{plain, span};
-use super::cluster::Cluster;
+use super::cluster::{Cluster, lease_name};
 use super::error::{OperateError, api_error};
 use crate::config::{ClusterFlags, StatusFlags};
 use crate::crd::{Autoscaler, AutoscalerStatus, Mode};
@@ -16,7 +16,8 @@ use std::fmt::Write;
 /// # Errors
 /// As [`OperateError`] says, and if nothing can be read.
 pub async fn status(flags: &StatusFlags) -> Result<String, OperateError> {
-    status_of(&Cluster::of(&flags.cluster).await?, flags).await
+    let cluster = Cluster::of(&flags.cluster).await?;
+    status_of(&cluster, flags).await.map_err(|error| cluster.told(error))
 }
 
 async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, OperateError> {
@@ -27,13 +28,23 @@ async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, Ope
         lease => lease,
     };
     let autoscalers = autoscalers(cluster, flags.namespace.as_deref()).await;
+    let lease_name = lease_name(&flags.cluster);
     match (lease, autoscalers) {
+        (Ok(None), Err(autoscalers)) if autoscalers.is_unknown_kind() => {
+            return Err(OperateError::Refused(format!(
+                "Plimsoll's definitions are not installed, and there is no {lease_name}"
+            )));
+        }
         (Err(lease), Err(autoscalers)) => {
             let hint = hint(flags, &autoscalers);
             return Err(OperateError::Refused(format!("{lease}\nplimsoll: {autoscalers}{hint}")));
         }
         (lease, autoscalers) => {
-            text += &lease.unwrap_or_else(|error| format!("Leader   not known: {error}\n"));
+            text += &match lease {
+                Ok(Some(leader)) => leader,
+                Ok(None) => format!("Leader   none: there is no {lease_name}\n"),
+                Err(error) => format!("Leader   not known: {error}\n"),
+            };
             text += &autoscalers.unwrap_or_else(|error| {
                 format!("Autoscalers   not known: {error}{}\n", hint(flags, &error))
             });
@@ -50,12 +61,11 @@ fn hint(flags: &StatusFlags, error: &OperateError) -> &'static str {
     }
 }
 
-/// Who leads, and whether scales are frozen.
-async fn leader(cluster: &Cluster, flags: &ClusterFlags) -> Result<String, OperateError> {
+/// Who leads, and whether scales are frozen; none if there is no Lease.
+async fn leader(cluster: &Cluster, flags: &ClusterFlags) -> Result<Option<String>, OperateError> {
     let read = cluster.leases(flags).get_opt(&flags.lease).await;
-    let Some(lease) = read.map_err(api_error("the Lease"))? else {
-        let ClusterFlags { plimsoll_namespace, lease, .. } = flags;
-        return Ok(format!("Leader   none: there is no Lease {plimsoll_namespace}/{lease}\n"));
+    let Some(lease) = read.map_err(api_error(lease_name(flags)))? else {
+        return Ok(None);
     };
     let spec = lease.spec.clone().unwrap_or_default();
     let age = |renewed: i64| {
@@ -70,7 +80,7 @@ async fn leader(cluster: &Cluster, flags: &ClusterFlags) -> Result<String, Opera
     if let Some(freeze) = Freeze::of(&lease) {
         let _ = writeln!(text, "Frozen   no scale is written: {}", plain(&freeze.to_string()));
     }
-    Ok(text)
+    Ok(Some(text))
 }
 
 /// How many Autoscalers there are in a namespace, or in all, and which fail.
@@ -216,8 +226,7 @@ mod tests {
         let (is_good, text) = shown(&["leases"], Some("shop")).await;
         let lines: Vec<&str> = text.lines().collect();
         assert!(is_good && lines[0] == "Context  test", "{text}");
-        let expected =
-            "Leader   not known: the Lease: Error from server (Forbidden): cannot read leases";
+        let expected = "Leader   not known: Lease plimsoll/plimsoll: Error from server (Forbidden): cannot read leases";
         assert!(lines[1].starts_with(expected), "{text}");
         assert_eq!(lines[2], "Autoscalers   0 in shop, 0 of them failing, 0 paused");
         let (is_good, text) = shown(&["autoscalers"], None).await;
@@ -226,5 +235,24 @@ mod tests {
         let (is_good, text) = shown(&["leases", "autoscalers"], None).await;
         assert!(!is_good && text.contains("cannot read leases"), "{text}");
         assert!(text.contains("\nplimsoll: autoscalers: Error from server"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_cluster_without_plimsoll_is_told_as_that() {
+        let service = tower::service_fn(|request: http::Request<Body>| async move {
+            let is_lease = request.uri().path().contains("/leases/");
+            let body = match is_lease {
+                true => fake::failure(404, "NotFound", "there is no Lease").1.to_string(),
+                false => "404 page not found\n".to_owned(),
+            };
+            let response = http::Response::builder().status(404);
+            Ok::<_, kube::Error>(response.body(Body::from(body.into_bytes())).unwrap())
+        });
+        let cluster = Cluster::fake(Client::new(service, "default"));
+        let error = status_of(&cluster, &flags(None)).await.unwrap_err();
+        assert_eq!(
+            cluster.told(error).to_string(),
+            "context test (https://test): Plimsoll's definitions are not installed, and there is no Lease plimsoll/plimsoll"
+        );
     }
 }

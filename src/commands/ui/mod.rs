@@ -23,7 +23,7 @@ pub use error::UiError;
 
 use crate::clock::Clock;
 use crate::config::UiFlags;
-use crate::connect::{self, AsKubectl};
+use crate::connect::{self, AsKubectl, READ_TIMEOUT};
 use crate::supervise::Tasks;
 use access::Access;
 use rows::Rows;
@@ -43,7 +43,7 @@ pub async fn run(flags: &UiFlags, out: &mut impl Write) -> Result<(), UiError> {
     let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
     let clock = Clock::default();
     let AsKubectl { client, context, .. } =
-        connect::as_kubectl(kubeconfig, context, clock.clone()).await?;
+        connect::as_kubectl(kubeconfig, context, READ_TIMEOUT, clock.clone()).await?;
     let bind = |error| UiError::Bind { port: flags.port, error };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, flags.port)).await.map_err(bind)?;
     let port = listener.local_addr().map_err(bind)?.port();

@@ -253,8 +253,8 @@ pub struct CheckFlags {
     #[doc(hidden)]
     pub prometheus: PrometheusFlags,
 
-    /// A cluster whose resources the rules speak of, needed to tell which metrics
-    /// the series of `rules` become, and which has what is around the Autoscalers of -f.
+    /// A cluster whose resources the rules speak of, and which has what is around the Autoscalers of -f. Without it,
+    /// labels of `rules` are known that name resources which each cluster has, such as pods.
     #[arg(long, value_name = "FILE")]
     pub kubeconfig: Option<PathBuf>,
 

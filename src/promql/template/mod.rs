@@ -54,6 +54,11 @@ impl Template {
         Self { limit, ..self }
     }
 
+    /// Whether there is nothing in it.
+    pub fn is_empty(&self) -> bool {
+        self.body.is_empty()
+    }
+
     /// Whether it uses a field of the dot.
     pub fn uses(&self, field: &str) -> bool {
         self.body.iter().any(|node| node.uses(field))

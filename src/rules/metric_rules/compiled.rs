@@ -332,6 +332,9 @@ mod tests {
     fn an_error_names_the_field() {
         let mut named = spec("x", SUM);
         named.name.matches = "(".to_owned();
+        let mut group = spec("x_total", SUM);
+        group.name =
+            RuleName { matches: "^(.*)_total$".to_owned(), r#as: "$1_per_second".to_owned() };
         let mut huge = spec("x", SUM);
         huge.name.matches = "(a{1000}){1000}".to_owned();
         let mut template = spec("x", SUM);
@@ -340,6 +343,10 @@ mod tests {
         for (spec, expected) in [
             (named, "spec.name.matches: \"(\" is no regular expression"),
             (huge, "spec.name.matches: "),
+            (
+                group,
+                "spec.name.as: \"$1_per_second\": matches has no group 1_per_second: write ${1}_per",
+            ),
             (template, "spec.resources.template: <<.Resource>> is missing"),
             (spec("x", "<<.Nothing>>"), "spec.metricsQuery: .Nothing is not known"),
             (spec("x", "sum("), "spec.metricsQuery: "),
