@@ -344,7 +344,7 @@ fn a_burst_of_requests_gets_429_and_health_probes_are_served() {
         assert!(answers.iter().all(|(code, retry, _)| *code == 200 || *retry));
         // A probe, with its handshake, does not queue with the storm, whose requests take longer on a
         // busy machine.
-        assert!(probe < Duration::from_millis(1500).max(usual), "{probe:?}, others {usual:?}");
+        assert!(probe < Duration::from_millis(1500).max(2 * usual), "{probe:?}, others {usual:?}");
         assert!(slowest < Duration::from_secs(30), "{slowest:?}");
         // More slow clients, which never finish their request, than the connection limit.
         let mut slow = Vec::new();
