@@ -478,6 +478,8 @@ mod tests {
         assert!(hint.contains("kubectl -n shop get configmap rules -o jsonpath='{.data.a\\.yaml}', or another of its keys: b"), "{hint}");
         let (hint, _) = of("kind: Service\napiVersion: v1\n---\nkind: Pod\napiVersion: v1\n");
         assert!(hint.expect("a hint").contains("of the kind Service"));
+        let (hint, _) = of("apiVersion: v1\nmetadata:\n  name: {{ .Release.Name }}\n");
+        assert!(hint.expect("a hint").contains("it is a template of Helm"));
         for (text, is_empty) in [("", true), ("# nothing\n", true), ("podMetrics: {}\n", false)] {
             assert_eq!(of(text).1.is_some(), is_empty, "{text}");
         }

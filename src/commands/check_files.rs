@@ -275,6 +275,7 @@ pub mod tests {
             ),
             ("v1", "autoscaler", named, SCALE, Some("kind: \"autoscaler\": expected")),
             ("''", "''", named, SCALE, Some("object 2 has no kind")),
+            (ours, "Autoscaler", "name: '{{ .Name }}'", SCALE, Some("it is a template of Helm")),
             (ours, "Metric", named, RULE, Some("kind: \"Metric\": expected")),
             ("apps/v1", "Deployment", named, "foo: 1", None),
         ] {

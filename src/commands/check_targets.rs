@@ -186,6 +186,17 @@ mod tests {
             (autoscaler.clone() + &hpa + &scaled_object, Some("ScaledObject b scales")),
             (autoscaler.clone() + &hpa, Some(by_keda)),
             (autoscaler.clone() + &made("b", OURS, "Autoscaler", "b"), Some(by_other)),
+            // Its maker scales another workload now, or none.
+            (
+                autoscaler.clone() + &hpa + &scaled_object.replace("name: web", "name: worker"),
+                Some(by_keda),
+            ),
+            (
+                autoscaler.clone()
+                    + &made("b", OURS, "Autoscaler", "b")
+                    + &object(OURS, "Autoscaler", "b", &format!("{WEB}, mode: Preview")),
+                Some(by_other),
+            ),
             // Of another namespace.
             (autoscaler.clone() + &hpa + &scaled_object.replace("shop", "bank"), Some(by_keda)),
         ] {

@@ -77,15 +77,93 @@ fn flatten(mut object: Value, objects: &mut Vec<Value>) {
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::*;
+
+    fn error(text: &str) -> String {
+        parse(text).expect_err("an error")
+    }
 
     #[test]
     fn a_plain_list_is_no_object() {
-        let error = parse("- {kind: Pod}\n- {kind: Pod}\n").expect_err("a list");
+        let error = error("- {kind: Pod}\n- {kind: Pod}\n");
         assert!(error.contains("kind: List"), "{error}");
         assert_eq!(
             parse("{kind: List, items: [{kind: Pod}, {kind: Pod}]}").map(|all| all.len()),
             Ok(2)
         );
+    }
+
+    /// As `kubectl get --raw` prints it.
+    #[test]
+    fn what_a_list_of_one_kind_has_is_of_that_kind() {
+        let of = |items: &str| {
+            parse(&format!(
+                "{{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscalerList, {items}}}"
+            ))
+        };
+        let named = |kind: &str, version: &str| serde_json::json!({"kind": kind, "apiVersion": version, "metadata": {"name": "a"}});
+        assert_eq!(
+            of("items: [{metadata: {name: a}}, {kind: Pod, apiVersion: v1, metadata: {name: a}}]"),
+            Ok(vec![named("HorizontalPodAutoscaler", "autoscaling/v2"), named("Pod", "v1")])
+        );
+        assert_eq!((of("items: []"), of("items: null")), (Ok(vec![]), Ok(vec![])));
+        let error = of("items: {a: {metadata: {name: a}}}").expect_err("no list");
+        assert_eq!(error, "HorizontalPodAutoscalerList: items: expected array");
+        let of_any = parse("{apiVersion: v1, kind: List, items: [{metadata: {name: a}}]}");
+        assert_eq!(of_any.map(|all| all[0].get("kind").is_none()), Ok(true));
+        assert_eq!(
+            parse("{kind: list, items: []}"),
+            Err("kind: \"list\": expected List".to_owned())
+        );
+    }
+
+    /// Whoever reads the objects of a cluster keeps the errors in a log.
+    #[test]
+    fn an_error_has_no_text_of_the_file() {
+        for text in [
+            "a:\n  url: https://reader:s3cr3t@prom:9090\n  query: x: bad\n",
+            "a:\n  password: s3cr3t\n  b: 'x\n",
+            "a: [s3cr3t\nb: {s3cr3t\n",
+            "a: !!int s3cr3t\n",
+            "a: !!binary s3cr3t\n",
+            "s3cr3t: *s3cr3t\n",
+        ] {
+            let error = error(text);
+            assert!(!error.contains("s3cr3t") && error.contains("line "), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_read_whatever_its_size_is() {
+        assert_eq!(parse(&"---\nkind: Pod\n".repeat(1_100)).map(|all| all.len()), Ok(1_100));
+        let items = "- {a: b}\n".repeat(90_000);
+        assert_eq!(parse(&format!("kind: List\nitems:\n{items}")).map(|all| all.len()), Ok(90_000));
+    }
+
+    #[test]
+    fn what_stands_for_too_much_is_refused_with_what_to_do() {
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for n in 1..9 {
+            bomb += &format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(", "));
+        }
+        let deep: String = (0..100).map(|n| "  ".repeat(n) + "a:\n").collect();
+        assert_eq!(
+            error(&bomb),
+            "aliases (*NAME) stand for too much at line 6: write out what they stand for, or split the text"
+        );
+        assert_eq!(
+            error(&deep),
+            "maps and lists are 65 deep in each other at line 65: fewer were expected"
+        );
+    }
+
+    #[test]
+    fn a_template_of_helm_is_to_be_rendered_first() {
+        for text in
+            ["name: {{ include \"app\" . }}\n", "{{- if .Values.keda }}\nkind: Pod\n{{- end }}\n"]
+        {
+            assert!(error(text).contains("it is a template of Helm"), "{}", error(text));
+        }
+        assert!(!error("a: [").contains("Helm"));
     }
 }

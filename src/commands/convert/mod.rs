@@ -277,4 +277,6 @@ mod kedas;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
+mod tests_of_given;
+#[cfg(test)]
 mod tests_of_keda;

@@ -356,11 +356,11 @@ mod tests {
         for (wrong, expected) in [
             (
                 "{type: Prometheus, metadata: {query: x}}",
-                "triggers[1]: KEDA knows no trigger of type Prometheus: did you mean prometheus?",
+                "triggers[1] is left out: KEDA knows no trigger of type Prometheus: did you mean prometheus?",
             ),
             (
                 "{type: cron, metadata: {start: 0 8 * * *, end: 0 18 * * *, desiredReplicas: '2'}}",
-                "triggers[1]: metadata.timezone is missing",
+                "triggers[1] is left out: metadata.timezone is missing",
             ),
         ] {
             let (spec, notes) = scaled(&format!("  triggers: [{}, {wrong}]\n", trigger("")));

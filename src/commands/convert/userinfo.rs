@@ -25,7 +25,7 @@ mod tests {
 
     /// Whoever converts the objects of a cluster keeps the notes in a log.
     #[test]
-    fn no_note_or_error_has_the_userinfo_of_a_url() {
+    fn no_note_or_error_has_a_secret_of_a_url() {
         let url = "https://reader:s3cr3t@prom.example:9090";
         for address in [
             url,
@@ -34,6 +34,9 @@ mod tests {
             "https://reader:s3@cr3t@prom.example:9090/api?to=a@b",
             "reader:s3cr3t@prom.example:9090",
             "https://s3cr3t@prom.example:9090",
+            "https://prom.example:9090?token=s3cr3t",
+            "https://prom.example:9090/?token=s3cr3t#s3cr3t",
+            "https://reader:s3 cr3t\"`@prom.example:9090",
         ] {
             let (_, notes) = scaled(&format!(
                 "  triggers: [{}]\n",
@@ -47,10 +50,13 @@ mod tests {
             assert!(!address.ends_with("9090") || notes.contains("prom.example:9090"), "{notes}");
         }
         let object = |spec: &str| {
+            let triggers = match spec.starts_with("triggers") {
+                true => String::new(),
+                false => format!("triggers: [{}], ", trigger(&format!("serverAddress: '{url}'"))),
+            };
             let text = format!(
                 "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web, namespace: shop}}, spec: \
-                 {{scaleTargetRef: {{name: web}}, triggers: [{}], {spec}}}}}",
-                trigger(&format!("serverAddress: '{url}'"))
+                 {{scaleTargetRef: {{name: web}}, {triggers}{spec}}}}}",
             );
             objects::parse(&text).expect("YAML").remove(0)
         };
@@ -63,6 +69,10 @@ mod tests {
                 "advanced: {{scalingModifiers: {{formula: '\"{url}\" + 1', target: '{url}'}}}}"
             ),
             format!("idleReplicaCount: 0, maxReplicaCount: '{url}'"),
+            "pollingInterval: 'https://reader:s3 cr3t\"`@prom.example:9090'".to_owned(),
+            "pollingInterval: 'https://prom.example:9090?token=s3cr3t'".to_owned(),
+            "triggers: [{type: prometheus, metadata: \"serverAddress=https://x, customHeaders=Bearer s3cr3t\"}]".to_owned(),
+            "triggers: [{type: prometheus, authenticationRef: s3cr3t, metadata: {}}]".to_owned(),
         ] {
             let mut tried = Vec::new();
             match convert_one(&object(&spec), Some(SERVER)) {
@@ -71,7 +81,7 @@ mod tests {
             }
             let made = converted(&yaml(&object(&spec)));
             for text in made.notes.iter().chain(&made.errors).chain(&tried) {
-                assert!(!text.contains("s3cr3t") && !text.contains("reader"), "{text}");
+                assert!(!text.contains("cr3t") && !text.contains("reader"), "{text}");
             }
             assert!(made.notes.len() + made.errors.len() > 0, "{made:?}");
         }
