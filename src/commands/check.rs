@@ -5,8 +5,9 @@ use super::check_cluster;
 use super::check_context::Context;
 use super::check_context::Findings;
 use super::check_queries::{Example, general_queries, rule_query, unknown_fields};
+use super::objects::{self, TEMPLATE};
 use super::story::plain_lines;
-use super::{check_files, check_history, check_rule, objects};
+use super::{check_files, check_history, check_rule};
 use crate::clock::WallClock;
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect;
@@ -206,7 +207,13 @@ async fn check_objects(flags: &CheckFlags, queries: &PodQueries, report: &mut Re
 /// What to do instead with a file that has Kubernetes objects in it; none for other files.
 fn object_hint(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
-    let objects = objects::parse(&text).ok()?;
+    let objects = match objects::parse(&text) {
+        Ok(objects) => objects,
+        Err(error) if error.ends_with(TEMPLATE) => {
+            return Some(format!("{}: {error}", path.display()));
+        }
+        Err(_) => return None,
+    };
     let object = objects.iter().find(|object| object.get("apiVersion").is_some())?;
     let kind = object.get("kind")?.as_str()?;
     let instead = match kind {

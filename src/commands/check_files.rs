@@ -35,9 +35,9 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>, context: &Context<'_
         match check_file(path, context, &mut found) {
             Contents::Ours => any = true,
             Contents::Scalers => of_others.push(path),
-            Contents::Others => {
-                let text = format!("{}: no Autoscaler or MetricRule is in it", path.display());
-                found.texts.errors.push(text);
+            Contents::Others { hint } => {
+                let text = "no Autoscaler or MetricRule is in it";
+                found.texts.errors.push(format!("{}: {text}{hint}", path.display()));
             }
         }
     }
@@ -56,7 +56,10 @@ enum Contents {
     /// None, but an HPA or a ScaledObject.
     Scalers,
     /// Neither.
-    Others,
+    Others {
+        /// What to do instead, if anything is known.
+        hint: String,
+    },
 }
 
 fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) -> Contents {
@@ -73,7 +76,8 @@ fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) -> Contents
     let (mut any, scalers) = (false, found.scalers.len());
     for (index, object) in objects.iter().enumerate() {
         if object["kind"].as_str().is_none_or(str::is_empty) {
-            let text = format!("{}: object {} has no kind", path.display(), index + 1);
+            let hint = objects::hint(std::slice::from_ref(object));
+            let text = format!("{}: object {} has no kind{hint}", path.display(), index + 1);
             found.texts.errors.push(text);
             any = true;
         } else {
@@ -83,7 +87,7 @@ fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) -> Contents
     match (any, found.scalers.len() > scalers) {
         (true, _) => Contents::Ours,
         (false, true) => Contents::Scalers,
-        (false, false) => Contents::Others,
+        (false, false) => Contents::Others { hint: objects::hint(&objects) },
     }
 }
 
@@ -104,6 +108,9 @@ fn check_object(object: &Value, context: &Context<'_>, found: &mut Found) -> boo
         None => {
             let text = format!("kind: {kind:?}: expected {}", KINDS.join(" or "));
             texts.errors.push(text);
+        }
+        Some(_) if objects::is_template(object) => {
+            texts.errors.push(objects::TEMPLATE.to_owned());
         }
         Some(known) => {
             identity(&version, &name, &namespace, context, &mut texts);
