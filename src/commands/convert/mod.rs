@@ -13,7 +13,7 @@ mod trigger;
 mod userinfo;
 mod zero;
 
-use super::story::plain;
+use super::story::{is_unsafe, plain};
 use super::{check_schema, objects};
 use crate::config::ConvertFlags;
 use crate::crd::{Autoscaler, AutoscalerSpec};
@@ -79,9 +79,23 @@ pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
     Ok((text, converted))
 }
 
-/// An object as YAML.
+/// An object as YAML. What would not be seen, or turn the direction of writing, is escaped: of YAML, only texts in double
+/// quotes can have that, and so it is JSON then, which is YAML.
 pub(super) fn yaml(value: &Value) -> String {
-    serde_saphyr::to_string(value).expect("plain data has nothing that YAML can't say")
+    let yaml = serde_saphyr::to_string(value).expect("plain data has nothing that YAML can't say");
+    let is_hidden = |one: char| !matches!(one, '\n' | '\t') && is_unsafe(one);
+    if !yaml.contains(is_hidden) {
+        return yaml;
+    }
+    let mut text = String::new();
+    for one in format!("{value:#}\n").chars() {
+        // All of them are of the basic plane.
+        match is_hidden(one) {
+            true => text += &format!("\\u{:04x}", u32::from(one)),
+            false => text.push(one),
+        }
+    }
+    text
 }
 
 /// The Autoscaler that an object is or becomes, to be tried, with what was left out or has another meaning; none of an
