@@ -32,8 +32,8 @@ pub struct Conversion {
     pub notes: Vec<(About, String)>,
     /// Whether something was left out without which the Autoscaler would scale differently.
     pub incomplete: bool,
-    /// The Prometheus that Plimsoll queries, if known.
-    pub server: Option<String>,
+    /// The addresses of the Prometheus that Plimsoll queries, if known.
+    pub servers: Vec<String>,
 }
 
 impl Conversion {

@@ -9,6 +9,7 @@ mod fields;
 mod hpa_v1;
 mod metadata;
 mod scaled_object;
+mod server;
 mod trigger;
 mod userinfo;
 mod zero;
@@ -28,8 +29,8 @@ use userinfo::without_userinfos;
 /// The result of a conversion.
 #[derive(Debug, Default)]
 pub struct Converted {
-    /// The Prometheus that Plimsoll queries, if known.
-    pub server: Option<String>,
+    /// The addresses of the Prometheus that Plimsoll queries, if known.
+    pub servers: Vec<String>,
     /// The namespace of objects that have none, if known.
     pub namespace: Option<String>,
     /// The Autoscalers.
@@ -58,8 +59,8 @@ impl Converted {
 /// # Errors
 /// If a file can't be read, or none has an object that can be converted.
 pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
-    let (server, namespace) = (flags.prometheus_url.clone(), flags.namespace.clone());
-    let mut converted = Converted { server, namespace, ..Converted::default() };
+    let (servers, namespace) = (flags.prometheus_url.clone(), flags.namespace.clone());
+    let mut converted = Converted { servers, namespace, ..Converted::default() };
     for path in &flags.files {
         let text = objects::read(path)?;
         convert(&text, &mut converted).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -107,8 +108,8 @@ pub(super) fn convert_one(
     object: &Value,
     server: Option<&str>,
 ) -> Result<(Option<Value>, Vec<String>), String> {
-    let server = server.map(str::to_owned);
-    let mut converted = Converted { server, is_tried: true, ..Converted::default() };
+    let servers = server.map(str::to_owned).into_iter().collect();
+    let mut converted = Converted { servers, is_tried: true, ..Converted::default() };
     convert_object(object, &mut converted);
     converted.strip_userinfos();
     match converted.errors.first() {
@@ -145,7 +146,7 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         name: text(object, "/metadata/name"),
         notes: Vec::new(),
         incomplete: false,
-        server: converted.server.clone(),
+        servers: converted.servers.clone(),
     };
     let about = format!("{kind} {}/{}", conversion.namespace, conversion.name);
     if let Some(maker) = objects::maker(object) {
@@ -187,7 +188,7 @@ fn convert_object(object: &Value, converted: &mut Converted) {
             return;
         }
     };
-    let has_server = converted.server.is_some();
+    let has_server = !converted.servers.is_empty();
     let notes = |conversion: &Conversion, is_made: bool| -> Vec<String> {
         let is_meant = |of: About| match of {
             About::Decisions => is_made,

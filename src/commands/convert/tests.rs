@@ -5,7 +5,7 @@ use super::*;
 pub const SERVER: &str = "http://prometheus:9090";
 
 pub fn converted(text: &str) -> Converted {
-    let mut converted = Converted { server: Some(SERVER.to_owned()), ..Converted::default() };
+    let mut converted = Converted { servers: vec![SERVER.to_owned()], ..Converted::default() };
     convert(text, &mut converted).unwrap();
     converted
 }
@@ -327,9 +327,9 @@ fn annotations_are_kept_but_those_of_kubectl_and_keda() {
 #[test]
 fn the_namespace_of_the_flag_is_that_of_objects_without_one() {
     let made = |metadata: &str, namespace: Option<&str>| {
-        let server = Some(SERVER.to_owned());
+        let servers = vec![SERVER.to_owned()];
         let namespace = namespace.map(str::to_owned);
-        let mut made = Converted { server, namespace, ..Converted::default() };
+        let mut made = Converted { servers, namespace, ..Converted::default() };
         let text = format!(
             "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web{metadata}}}, spec: \
              {{scaleTargetRef: {{name: web}}, triggers: [{}]}}}}",

@@ -1,6 +1,7 @@
 //! The conversion of one trigger of a ScaledObject.
 
 use super::conversion::{Conversion, resource, utilization};
+use super::server::is_same;
 use super::userinfo::without_userinfo;
 use crate::promql::guard::names_namespace;
 use serde::Deserialize;
@@ -239,12 +240,29 @@ fn prometheus(
 
 /// Notes what a trigger says of the server.
 fn server(conversion: &mut Conversion, path: &str, trigger: &Trigger) {
+    // What a user's own query has where --prometheus-timeout is not set: half of that.
+    const QUERY_MS: u64 = 5_000;
     let field = |name: &str| trigger.field(name);
-    if let Some(address) = field("serverAddress") {
-        let plain = |url: &str| url.trim_end_matches('/').to_owned();
-        if conversion.server.as_deref().map(plain) != Some(plain(&address)) {
-            let address = without_userinfo(&address);
-            conversion.other_server(&format!("{path}: serverAddress {address}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url"));
+    let given = conversion.servers.iter();
+    if let Some(address) = field("serverAddress")
+        && !given.clone().any(|server| is_same(server, &address))
+    {
+        let given: Vec<String> = given.map(|server| without_userinfo(server)).collect();
+        let (differs, too) = match given.is_empty() {
+            true => (String::new(), ""),
+            false => (format!(" is none of --prometheus-url {}", given.join(", ")), ", too"),
+        };
+        let address = without_userinfo(&address);
+        conversion.other_server(&format!("{path}: serverAddress {address}{differs}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url{too}"));
+    }
+    if let Some(timeout) = field("timeout").filter(|timeout| !timeout.is_empty()) {
+        let note = format!(
+            "{path}: metadata.timeout {timeout:?} is left out: a query has half of the --prometheus-timeout of Plimsoll, {} s if that is not set",
+            QUERY_MS / 1000
+        );
+        match timeout.parse::<u64>().is_ok_and(|ms| ms <= QUERY_MS) {
+            true => conversion.note(&note),
+            false => conversion.other_server(&note),
         }
     }
     let login = "see --prometheus-header, --prometheus-token-file and --prometheus-ca-file";
