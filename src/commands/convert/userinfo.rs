@@ -1,21 +1,40 @@
-//! URLs without the user and the password that they may have: notes and errors are kept in logs.
+//! URLs without the secrets that they may have: notes and errors are kept in logs.
 
-/// A URL without its userinfo, or a text that is meant to be one: whatever could be of that.
+/// A URL, or a text that is meant to be one, without its userinfo, query and fragment: whatever could be of these.
 pub fn without_userinfo(url: &str) -> String {
     let (scheme, rest) = match url.find("://") {
         Some(at) => url.split_at(at + 3),
         None => ("", url),
     };
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-    format!("{scheme}{rest}")
+    let address = rest.split(['?', '#']).next().unwrap_or_default();
+    format!("{scheme}{address}")
 }
 
-/// A text of others, whose URLs end at a blank or a quote.
+/// A text of others, whose URLs have the same left out. A password may have blanks and quotes, as the text in double
+/// quotes that it is in has them; a query ends at one.
 pub fn without_userinfos(text: &str) -> String {
+    let mut is_escaped = false;
+    let is_end = |c: char| {
+        let is_end = c == '\n' || c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_end
+    };
+    let parts =
+        text.split_inclusive(is_end).map(|part| match (part.find("://"), part.rfind('@')) {
+            (Some(url), Some(end)) if url < end => {
+                format!("{}{}", &part[..url + 3], &part[end + 1..])
+            }
+            _ => part.to_owned(),
+        });
+    let text: String = parts.collect();
     let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`');
-    let url =
-        |part: &str| if part.contains("://") { without_userinfo(part) } else { part.to_owned() };
-    text.split_inclusive(is_end).map(url).collect()
+    let without_query = |part: &str| {
+        let (url, end) = part.split_at(part.trim_end_matches(is_end).len());
+        let is_url = url.contains("://");
+        format!("{}{end}", if is_url { without_userinfo(url) } else { url.to_owned() })
+    };
+    text.split_inclusive(is_end).map(without_query).collect()
 }
 
 #[cfg(test)]
