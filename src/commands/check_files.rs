@@ -121,7 +121,8 @@ fn check_object(object: &Value, context: &Context<'_>, found: &mut Found) -> boo
             }
             let faults = check_schema::check(known, object);
             let is_readable = faults.invalid.is_empty();
-            texts.errors.extend(faults.invalid.into_iter().chain(faults.unknown));
+            let unknown = faults.unknown.iter().map(ToString::to_string);
+            texts.errors.extend(faults.invalid.into_iter().chain(unknown));
             let spec = object["spec"].clone();
             match known {
                 "Autoscaler" => match AutoscalerSpec::read(spec) {

@@ -32,6 +32,8 @@ pub struct Made {
     pub metrics: Vec<Value>,
     /// Metrics of queries.
     pub custom: Vec<Value>,
+    /// The names that they have or had, and how many more wanted each of them.
+    names: BTreeMap<String, u32>,
     /// Schedules.
     pub schedules: Vec<Value>,
     /// The names and queries of triggers, and whether an empty result is 0.
@@ -53,13 +55,20 @@ impl Made {
     /// Adds a metric of a query, with a number behind its name if another one has that.
     pub fn push(&mut self, mut metric: Value) {
         let wanted = metric["metricName"].as_str().unwrap_or_default().to_owned();
-        let (mut name, mut number) = (wanted.clone(), 1);
-        while self.custom.iter().any(|other| other["metricName"] == *name) {
-            number += 1;
-            name = format!("{wanted}-{number}");
+        let mut name = wanted.clone();
+        while self.names.contains_key(&name) {
+            let others = self.names.entry(wanted.clone()).or_default();
+            *others += 1;
+            name = format!("{wanted}-{}", *others + 1);
         }
         metric["metricName"] = json!(name);
+        self.names.insert(name, 0);
         self.custom.push(metric);
+    }
+
+    /// All that is made.
+    pub fn all(&self) -> impl Iterator<Item = &Value> {
+        self.metrics.iter().chain(&self.custom).chain(&self.schedules)
     }
 
     /// Whether there is nothing but schedules.
@@ -81,16 +90,31 @@ impl Trigger {
 /// Converts a trigger. What has no counterpart is noted.
 pub fn convert(conversion: &mut Conversion, index: usize, trigger: &Trigger, min: i32) -> Made {
     let path = format!("triggers[{index}]");
+    let made = made(conversion, &path, index, trigger, min);
+    if made.all().next().is_none() {
+        conversion.leave_out(&path);
+    }
+    conversion.made_of(&format!("spec.{path}"), made.all());
+    made
+}
+
+fn made(
+    conversion: &mut Conversion,
+    path: &str,
+    index: usize,
+    trigger: &Trigger,
+    min: i32,
+) -> Made {
     match trigger.kind.as_str() {
         "cpu" | "memory" => {
-            let metric = resource_metric(conversion, &path, trigger);
+            let metric = resource_metric(conversion, path, trigger);
             Made { metrics: metric.into_iter().collect(), ..Made::default() }
         }
         "cron" => {
-            let schedule = cron(conversion, &path, index, trigger, min);
+            let schedule = cron(conversion, path, index, trigger, min);
             Made { schedules: schedule.into_iter().collect(), ..Made::default() }
         }
-        "prometheus" => prometheus(conversion, &path, index, trigger).unwrap_or_default(),
+        "prometheus" => prometheus(conversion, path, index, trigger).unwrap_or_default(),
         other if TYPES.contains(&&*other.to_lowercase()) => {
             let meant = other.to_lowercase();
             conversion.missing(&format!(
@@ -118,7 +142,9 @@ fn resource_metric(conversion: &mut Conversion, path: &str, trigger: &Trigger) -
         _ => match value.parse::<i32>() {
             Ok(percent) => Some(utilization(&trigger.kind, container, json!(percent))),
             Err(_) => {
-                conversion.missing(&format!("{path}: metadata.value {value:?} is no percentage"));
+                conversion.missing(&format!(
+                    "{path}: metadata.value {value:?}: a whole number of percent was expected, without %"
+                ));
                 None
             }
         },
