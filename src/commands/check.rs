@@ -6,8 +6,9 @@ use super::check_context::Context;
 use super::check_context::Findings;
 use super::check_queries::{Example, general_queries, rule_query, unknown_fields};
 use super::check_series::{self, RuleReport};
+use super::objects::{self, TEMPLATE};
 use super::story::plain_lines;
-use super::{check_files, check_history, check_rule, objects};
+use super::{check_files, check_history, check_rule};
 use crate::clock::{Clock, WallClock};
 use crate::config::{CheckFlags, Config, OutputFormat};
 use crate::connect::{self, ANSWER_TIMEOUT};
@@ -191,7 +192,13 @@ async fn check_objects(
 /// What to do instead with a file that has Kubernetes objects in it; none for other files.
 fn object_hint(path: &Path) -> Option<String> {
     let text = std::fs::read_to_string(path).ok()?;
-    let objects = objects::parse(&text).ok()?;
+    let objects = match objects::parse(&text) {
+        Ok(objects) => objects,
+        Err(error) if error.ends_with(TEMPLATE) => {
+            return Some(format!("{}: {error}", path.display()));
+        }
+        Err(_) => return None,
+    };
     let object = objects.iter().find(|object| object.get("apiVersion").is_some())?;
     let kind = object.get("kind")?.as_str()?;
     let instead = match kind {
@@ -354,6 +361,8 @@ mod tests {
         assert!(hint.contains("kubectl -n shop get configmap rules -o jsonpath='{.data.a\\.yaml}', or another of its keys: b"), "{hint}");
         let (hint, _) = of("kind: Service\napiVersion: v1\n---\nkind: Pod\napiVersion: v1\n");
         assert!(hint.expect("a hint").contains("of the kind Service"));
+        let (hint, _) = of("apiVersion: v1\nmetadata:\n  name: {{ .Release.Name }}\n");
+        assert!(hint.expect("a hint").contains("it is a template of Helm"));
         for (text, is_empty) in [("", true), ("# nothing\n", true), ("podMetrics: {}\n", false)] {
             assert_eq!(of(text).1.is_some(), is_empty, "{text}");
         }

@@ -36,9 +36,9 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>, context: &Context<'_
         match check_file(path, context, &mut found) {
             Contents::Ours => any = true,
             Contents::Scalers => of_others.push(path),
-            Contents::Others => {
-                let text = format!("{}: no Autoscaler or MetricRule is in it", path.display());
-                found.texts.errors.push(text);
+            Contents::Others { hint } => {
+                let text = "no Autoscaler or MetricRule is in it";
+                found.texts.errors.push(format!("{}: {text}{hint}", path.display()));
             }
         }
     }
@@ -65,7 +65,10 @@ enum Contents {
     /// None, but an HPA or a ScaledObject.
     Scalers,
     /// Neither.
-    Others,
+    Others {
+        /// What to do instead, if anything is known.
+        hint: String,
+    },
 }
 
 fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) -> Contents {
@@ -87,7 +90,10 @@ fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) -> Contents
                 true => {
                     format!("{path}: this is a configuration: plimsoll check {path}, without -f")
                 }
-                false => format!("{path}: object {} has no kind", index + 1),
+                false => {
+                    let hint = objects::hint(std::slice::from_ref(object));
+                    format!("{path}: object {} has no kind{hint}", index + 1)
+                }
             });
             any = true;
         } else {
@@ -97,7 +103,7 @@ fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) -> Contents
     match (any, found.scalers.len() > scalers) {
         (true, _) => Contents::Ours,
         (false, true) => Contents::Scalers,
-        (false, false) => Contents::Others,
+        (false, false) => Contents::Others { hint: objects::hint(&objects) },
     }
 }
 
@@ -125,6 +131,9 @@ fn check_object(object: &Value, context: &Context<'_>, found: &mut Found) -> boo
             let text = format!("kind: {kind:?}: expected {}", KINDS.join(" or "));
             texts.errors.push(text);
         }
+        Some(_) if objects::is_template(object) => {
+            texts.errors.push(objects::TEMPLATE.to_owned());
+        }
         Some(known) => {
             identity(&version, &name, &namespace, context, &mut texts);
             let identity = (kind.clone(), namespace.clone(), name.clone());
@@ -134,7 +143,8 @@ fn check_object(object: &Value, context: &Context<'_>, found: &mut Found) -> boo
             }
             let faults = check_schema::check(known, object);
             let is_readable = faults.invalid.is_empty();
-            texts.errors.extend(faults.invalid.into_iter().chain(faults.unknown));
+            let unknown = faults.unknown.iter().map(ToString::to_string);
+            texts.errors.extend(faults.invalid.into_iter().chain(unknown));
             let spec = object["spec"].clone();
             match known {
                 "Autoscaler" => match AutoscalerSpec::read(spec) {
@@ -319,6 +329,7 @@ pub mod tests {
             ),
             ("v1", "autoscaler", named, SCALE, Some("kind: \"autoscaler\": expected")),
             ("''", "''", named, SCALE, Some("object 2 has no kind")),
+            (ours, "Autoscaler", "name: '{{ .Name }}'", SCALE, Some("it is a template of Helm")),
             (ours, "Metric", named, RULE, Some("kind: \"Metric\": expected")),
             ("apps/v1", "Deployment", named, "foo: 1", None),
         ] {

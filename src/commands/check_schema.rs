@@ -4,6 +4,8 @@
 use crate::crd::{custom_resource_definition, metric_rule_definition};
 use regex::Regex;
 use serde_json::{Value, json};
+use std::fmt;
+use std::sync::LazyLock;
 
 /// Fields of earlier builds, and what they are now.
 const RENAMED: [(&str, &str); 2] =
@@ -13,17 +15,31 @@ const RENAMED: [(&str, &str); 2] =
 #[derive(Debug, Default)]
 pub struct Faults {
     /// Fields that the schema does not have: the rest can be read without them.
-    pub unknown: Vec<String>,
+    pub unknown: Vec<Unknown>,
     /// What else the schema refuses.
     pub invalid: Vec<String>,
 }
 
+/// A field that a schema does not have.
+#[derive(Debug)]
+pub struct Unknown {
+    /// The field.
+    pub path: String,
+    /// The fields that there are in its place.
+    pub known: String,
+}
+
+static AUTOSCALER: LazyLock<Value> =
+    LazyLock::new(|| of_definition(&json!(custom_resource_definition())));
+static METRIC_RULE: LazyLock<Value> =
+    LazyLock::new(|| of_definition(&json!(metric_rule_definition())));
+
 /// The schema of a kind, `Autoscaler` or `MetricRule`, in its only version.
-fn schema(kind: &str) -> Value {
-    let definition = match kind {
-        "Autoscaler" => json!(custom_resource_definition()),
-        _ => json!(metric_rule_definition()),
-    };
+pub fn schema(kind: &str) -> &'static Value {
+    if kind == "Autoscaler" { &AUTOSCALER } else { &METRIC_RULE }
+}
+
+fn of_definition(definition: &Value) -> Value {
     let mut schema = definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"].clone();
     let properties = &mut schema["properties"];
     let text = json!({"type": "string"});
@@ -39,9 +55,38 @@ fn schema(kind: &str) -> Value {
 
 /// Checks an object of a kind, `Autoscaler` or `MetricRule`.
 pub fn check(kind: &str, object: &Value) -> Faults {
+    check_part(schema(kind), object, "")
+}
+
+/// Checks a part of an object, which has this path, by its schema.
+pub fn check_part(schema: &Value, part: &Value, path: &str) -> Faults {
     let mut faults = Faults::default();
-    walk(&schema(kind), object, "", &mut faults);
+    walk(schema, part, path, &mut faults);
     faults
+}
+
+/// Takes out the fields that a schema does not have, and those that are null, as kube-apiserver drops them.
+pub fn prune(schema: &Value, value: &mut Value) {
+    match value {
+        Value::Array(items) => items.iter_mut().for_each(|item| prune(&schema["items"], item)),
+        Value::Object(fields) => {
+            let additional = Some(&schema["additionalProperties"]).filter(|one| one.is_object());
+            let of = |name: &str| schema["properties"].get(name).or(additional);
+            let keeps_any = keeps_unknown(schema);
+            fields.retain(|name, field| keeps_any || of(name).is_some() && !field.is_null());
+            for (name, field) in fields {
+                if let Some(schema) = of(name) {
+                    prune(schema, field);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether a schema has any field.
+fn keeps_unknown(schema: &Value) -> bool {
+    schema["x-kubernetes-preserve-unknown-fields"] == true || schema["additionalProperties"] == true
 }
 
 fn walk(schema: &Value, value: &Value, path: &str, faults: &mut Faults) {
@@ -68,6 +113,10 @@ fn walk(schema: &Value, value: &Value, path: &str, faults: &mut Faults) {
             }
             ("string", Value::Number(number)) if path.ends_with(".ramp") => {
                 format!("{number}: expected a duration such as {number}m")
+            }
+            // It may be all of a map that is written as one text.
+            ("object" | "array", _) | (_, Value::Object(_) | Value::Array(_)) => {
+                format!("{}: expected {expected}", type_of(value))
             }
             _ => format!("{}: expected {expected}", shown(value)),
         });
@@ -98,7 +147,10 @@ fn walk(schema: &Value, value: &Value, path: &str, faults: &mut Faults) {
             bounds(schema, ["minimum", "maximum"], number, "").map(&mut wrong);
         }
         Value::Array(items) => {
-            bounds(schema, ["minItems", "maxItems"], items.len() as f64, " items").map(&mut wrong);
+            let count = items.len() as f64;
+            if let Some(text) = bounds(schema, ["minItems", "maxItems"], count, " items") {
+                return wrong(text);
+            }
             let keys = schema["x-kubernetes-list-map-keys"].as_array();
             for (index, item) in items.iter().enumerate() {
                 let path = format!("{path}[{index}]");
@@ -134,32 +186,36 @@ fn fields(schema: &Value, object: &Value, path: &str, faults: &mut Faults) {
         faults.invalid.push(format!("{}: missing, and required", within(name)));
     }
     let (properties, additional) = (&schema["properties"], &schema["additionalProperties"]);
-    let keeps_unknown =
-        schema["x-kubernetes-preserve-unknown-fields"] == true || *additional == true;
     for (name, field) in object.as_object().into_iter().flatten() {
         let path = within(name);
         match (properties.get(name), additional.is_object()) {
             (Some(_), _) | (None, true) if field.is_null() => {}
             (Some(schema), _) => walk(schema, field, &path, faults),
             (None, true) => walk(additional, field, &path, faults),
-            (None, false) if keeps_unknown => {}
-            (None, false) => faults.unknown.push(unknown(&path, properties)),
+            (None, false) if keeps_unknown(schema) => {}
+            (None, false) => {
+                let known = properties.as_object().into_iter().flatten();
+                let known: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
+                faults.unknown.push(Unknown { path, known: known.join(", ") });
+            }
         }
     }
 }
 
-fn unknown(path: &str, properties: &Value) -> String {
-    if let Some((_, now)) = RENAMED.iter().find(|(old, _)| *old == path) {
-        return format!(
-            "{path}: an earlier build's field, which kube-apiserver drops: it is {now} now, and plimsoll convert FILE rewrites it"
-        );
+impl fmt::Display for Unknown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, known } = self;
+        match RENAMED.iter().find(|(old, _)| old == path) {
+            Some((_, now)) => write!(
+                f,
+                "{path}: an earlier build's field, which kube-apiserver drops: it is {now} now, and plimsoll convert FILE rewrites it"
+            ),
+            None => write!(
+                f,
+                "{path}: unknown field, which kubectl apply refuses and kube-apiserver drops: expected one of {known}"
+            ),
+        }
     }
-    let known: Vec<&str> =
-        properties.as_object().into_iter().flatten().map(|(name, _)| name.as_str()).collect();
-    format!(
-        "{path}: unknown field, which kubectl apply refuses and kube-apiserver drops: expected one of {}",
-        known.join(", ")
-    )
 }
 
 fn bounds(schema: &Value, keys: [&str; 2], number: f64, unit: &str) -> Option<String> {
@@ -172,6 +228,18 @@ fn bounds(schema: &Value, keys: [&str; 2], number: f64, unit: &str) -> Option<St
             Some(format!("{number}{unit}: at most {most} expected"))
         }
         _ => None,
+    }
+}
+
+/// The type of a value.
+fn type_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
     }
 }
 
@@ -212,7 +280,7 @@ mod tests {
             let faults = autoscaler(fields);
             assert!(faults.invalid.is_empty(), "{faults:?}");
             assert!(
-                faults.unknown.len() == 1 && faults.unknown[0].contains(expected),
+                faults.unknown.len() == 1 && faults.unknown[0].to_string().contains(expected),
                 "{faults:?}"
             );
         }

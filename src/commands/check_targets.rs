@@ -98,12 +98,14 @@ impl fmt::Display for Rival {
 
 /// The warnings of Autoscalers whose target other objects of the files scale, too: one for each.
 pub fn warnings(scalers: &[Scaler]) -> Vec<String> {
-    let makers: BTreeSet<(&str, String)> =
-        scalers.iter().map(|one| (&*one.namespace, one.rival.as_maker())).collect();
+    // What is made counts as its maker, where that scales the same target.
+    let active = || scalers.iter().filter(|one| !one.is_preview);
+    let makers: BTreeSet<(&str, &Target, String)> =
+        active().map(|one| (&*one.namespace, &one.target, one.rival.as_maker())).collect();
     let mut of_targets: BTreeMap<(&str, &Target), BTreeSet<&Rival>> = BTreeMap::new();
-    for Scaler { namespace, target, rival, is_preview } in scalers {
-        let is_there = |maker: &str| makers.contains(&(&**namespace, maker.to_owned()));
-        if !is_preview && !rival.is_made_by(is_there) {
+    for Scaler { namespace, target, rival, .. } in active() {
+        let is_there = |maker: &str| makers.contains(&(&**namespace, target, maker.to_owned()));
+        if !rival.is_made_by(is_there) {
             of_targets.entry((namespace, target)).or_default().insert(rival);
         }
     }
@@ -186,6 +188,17 @@ mod tests {
             (autoscaler.clone() + &hpa + &scaled_object, Some("ScaledObject b scales")),
             (autoscaler.clone() + &hpa, Some(by_keda)),
             (autoscaler.clone() + &made("b", OURS, "Autoscaler", "b"), Some(by_other)),
+            // Its maker scales another workload now, or none.
+            (
+                autoscaler.clone() + &hpa + &scaled_object.replace("name: web", "name: worker"),
+                Some(by_keda),
+            ),
+            (
+                autoscaler.clone()
+                    + &made("b", OURS, "Autoscaler", "b")
+                    + &object(OURS, "Autoscaler", "b", &format!("{WEB}, mode: Preview")),
+                Some(by_other),
+            ),
             // Of another namespace.
             (autoscaler.clone() + &hpa + &scaled_object.replace("shop", "bank"), Some(by_keda)),
         ] {

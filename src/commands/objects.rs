@@ -1,10 +1,21 @@
 //! The objects of YAML files.
 
+use crate::config::without_values;
 use crate::hpa::TargetRef;
 use crate::k8s::is_subdomain;
 use serde_json::Value;
+use serde_saphyr::budget::BudgetBreach;
+use serde_saphyr::{Budget, Error, Options, UserMessageFormatter};
 use std::io::Read;
 use std::path::Path;
+
+/// What to do with a template of Helm.
+pub const TEMPLATE: &str = "it is a template of Helm: give what `helm template CHART` prints";
+/// The same with a file of kustomize.
+pub const KUSTOMIZATION: &str =
+    "it is a file of kustomize: give what `kubectl kustomize FOLDER` prints";
+/// The begin of what a template has in place of a text.
+const PLACEHOLDER: &str = "{{";
 
 /// The text of a file, or of the standard input for `-`.
 ///
@@ -23,16 +34,85 @@ pub fn read(path: &Path) -> Result<String, String> {
 /// The objects of a YAML text, which may have several documents and lists.
 ///
 /// # Errors
-/// If it is not YAML, or a document is a plain list.
+/// If it is not YAML, or there is something else where an object was expected. The error has no value of the text, which
+/// may be a secret.
 pub fn parse(text: &str) -> Result<Vec<Value>, String> {
     let documents: Vec<Option<Value>> =
-        serde_saphyr::from_multiple(text).map_err(|error| error.to_string())?;
+        serde_saphyr::from_multiple_with_options(text, options(text.len())).map_err(|error| {
+            let what = without_values(&told(&error));
+            if text.contains(PLACEHOLDER) { format!("{what}; {TEMPLATE}") } else { what }
+        })?;
     if documents.iter().flatten().any(Value::is_array) {
         return Err("a document is a list, where an object was expected: write --- between objects, or put them under items of one with kind: List".to_owned());
     }
     let mut objects = Vec::new();
-    documents.into_iter().flatten().for_each(|document| flatten(document, &mut objects));
+    for document in documents.into_iter().flatten() {
+        flatten(document, &mut objects)?;
+    }
     Ok(objects)
+}
+
+/// The limits of a text of so many bytes, which bound what its aliases stand for.
+fn options(size: usize) -> Options {
+    let usual = Budget::default();
+    serde_saphyr::options! {
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_documents: usual.max_documents.max(size),
+            max_events: usual.max_events.max(4 * size),
+            max_nodes: usual.max_nodes.max(size),
+            max_total_scalar_bytes: usual.max_total_scalar_bytes.max(size),
+        },
+    }
+}
+
+/// What is wrong, without the lines around it.
+fn told(error: &Error) -> String {
+    let at = error.location().map_or(String::new(), |at| format!(" at line {}", at.line()));
+    match innermost(error) {
+        Error::Budget { breach: BudgetBreach::Depth { depth }, .. } => {
+            format!("maps and lists are {depth} deep in each other{at}: fewer were expected")
+        }
+        Error::Budget { .. }
+        | Error::AliasReplayLimitExceeded { .. }
+        | Error::AliasReplayStackDepthExceeded { .. } => {
+            format!(
+                "aliases (*NAME) stand for too much{at}: write out what they stand for, or split the text"
+            )
+        }
+        _ => error.render_with_formatter(&UserMessageFormatter),
+    }
+}
+
+/// The error of what an alias stands for, or the error itself.
+fn innermost(error: &Error) -> &Error {
+    match error {
+        Error::AliasError { error, .. } => innermost(error),
+        error => error,
+    }
+}
+
+/// Whether it is a template whose fields are still to be filled in.
+pub fn is_template(object: &Value) -> bool {
+    let fields = ["/spec", "/metadata/name", "/metadata/namespace"].into_iter();
+    // In JSON a name stands between two braces, but in texts.
+    fields.filter_map(|path| object.pointer(path)).any(|one| one.to_string().contains(PLACEHOLDER))
+}
+
+/// What is to be given in the place of objects of which others are to be made, behind a colon; empty if there are none.
+pub fn hint(objects: &[Value]) -> String {
+    match objects.iter().any(is_kustomization) {
+        true => format!(": {KUSTOMIZATION}"),
+        false => String::new(),
+    }
+}
+
+/// Whether it is a file of kustomize, which may leave out what it is.
+pub fn is_kustomization(object: &Value) -> bool {
+    match text(object, "/kind") {
+        "" => object["resources"].is_array(),
+        _ => text(object, "/apiVersion").starts_with("kustomize.config.k8s.io/"),
+    }
 }
 
 /// The Autoscaler or ScaledObject that has made an HorizontalPodAutoscaler, if one has: its kind and name.
@@ -72,28 +152,127 @@ pub fn target(object: &Value) -> Option<TargetRef> {
     (!name.is_empty()).then_some(TargetRef { api_version, kind, name })
 }
 
-fn flatten(mut object: Value, objects: &mut Vec<Value>) {
-    let is_list = object["kind"].as_str().is_some_and(|kind| kind.ends_with("List"));
-    match object.get_mut("items").filter(|_| is_list) {
-        Some(items) => {
-            let items = items.as_array_mut().into_iter().flatten();
-            items.for_each(|item| flatten(item.take(), objects));
+/// Adds an object, or those of a list. What a list of one kind has need not say what it is, as
+/// `kubectl get --raw` prints it.
+fn flatten(mut object: Value, objects: &mut Vec<Value>) -> Result<(), String> {
+    let [version, kind] = ["/apiVersion", "/kind"].map(|path| text(&object, path).to_owned());
+    let has_items = object.get("items").is_some();
+    let Some(of_items) = kind.strip_suffix("List").filter(|_| has_items) else {
+        if has_items && kind.eq_ignore_ascii_case("List") {
+            return Err(format!("kind: {kind:?}: expected List"));
         }
-        None => objects.push(object),
+        objects.push(object);
+        return Ok(());
+    };
+    let items = match object["items"].take() {
+        Value::Array(items) => items,
+        Value::Null => Vec::new(),
+        _ => return Err(format!("{kind}: items: expected array")),
+    };
+    for mut item in items {
+        if let Some(fields) = item.as_object_mut().filter(|_| !of_items.is_empty()) {
+            for (name, value) in [("apiVersion", &*version), ("kind", of_items)] {
+                fields.entry(name).or_insert_with(|| value.into());
+            }
+        }
+        flatten(item, objects)?;
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
-    use super::parse;
+    use super::*;
+
+    fn error(text: &str) -> String {
+        parse(text).expect_err("an error")
+    }
 
     #[test]
     fn a_plain_list_is_no_object() {
-        let error = parse("- {kind: Pod}\n- {kind: Pod}\n").expect_err("a list");
+        let error = error("- {kind: Pod}\n- {kind: Pod}\n");
         assert!(error.contains("kind: List"), "{error}");
         assert_eq!(
             parse("{kind: List, items: [{kind: Pod}, {kind: Pod}]}").map(|all| all.len()),
             Ok(2)
         );
+    }
+
+    /// As `kubectl get --raw` prints it.
+    #[test]
+    fn what_a_list_of_one_kind_has_is_of_that_kind() {
+        let of = |items: &str| {
+            parse(&format!(
+                "{{apiVersion: autoscaling/v2, kind: HorizontalPodAutoscalerList, {items}}}"
+            ))
+        };
+        let named = |kind: &str, version: &str| serde_json::json!({"kind": kind, "apiVersion": version, "metadata": {"name": "a"}});
+        assert_eq!(
+            of("items: [{metadata: {name: a}}, {kind: Pod, apiVersion: v1, metadata: {name: a}}]"),
+            Ok(vec![named("HorizontalPodAutoscaler", "autoscaling/v2"), named("Pod", "v1")])
+        );
+        assert_eq!((of("items: []"), of("items: null")), (Ok(vec![]), Ok(vec![])));
+        let error = of("items: {a: {metadata: {name: a}}}").expect_err("no list");
+        assert_eq!(error, "HorizontalPodAutoscalerList: items: expected array");
+        let of_any = parse("{apiVersion: v1, kind: List, items: [{metadata: {name: a}}]}");
+        assert_eq!(of_any.map(|all| all[0].get("kind").is_none()), Ok(true));
+        assert_eq!(
+            parse("{kind: list, items: []}"),
+            Err("kind: \"list\": expected List".to_owned())
+        );
+    }
+
+    /// Whoever reads the objects of a cluster keeps the errors in a log.
+    #[test]
+    fn an_error_has_no_text_of_the_file() {
+        for text in [
+            "a:\n  url: https://reader:s3cr3t@prom:9090\n  query: x: bad\n",
+            "a:\n  password: s3cr3t\n  b: 'x\n",
+            "a: [s3cr3t\nb: {s3cr3t\n",
+            "a: !!int s3cr3t\n",
+            "a: !!binary s3cr3t\n",
+            "s3cr3t: *s3cr3t\n",
+        ] {
+            let error = error(text);
+            assert!(!error.contains("s3cr3t") && error.contains("line "), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_text_is_read_whatever_its_size_is() {
+        assert_eq!(parse(&"---\nkind: Pod\n".repeat(1_100)).map(|all| all.len()), Ok(1_100));
+        let items = "- {a: b}\n".repeat(90_000);
+        assert_eq!(parse(&format!("kind: List\nitems:\n{items}")).map(|all| all.len()), Ok(90_000));
+    }
+
+    #[test]
+    fn what_stands_for_too_much_is_refused_with_what_to_do() {
+        let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n".to_owned();
+        for n in 1..9 {
+            bomb += &format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(", "));
+        }
+        let deep: String = (0..100).map(|n| "  ".repeat(n) + "a:\n").collect();
+        assert_eq!(
+            error(&bomb),
+            "aliases (*NAME) stand for too much at line 6: write out what they stand for, or split the text"
+        );
+        assert_eq!(
+            error(&deep),
+            "maps and lists are 65 deep in each other at line 65: fewer were expected"
+        );
+    }
+
+    #[test]
+    fn a_template_of_helm_is_to_be_rendered_first() {
+        for text in
+            ["name: {{ include \"app\" . }}\n", "{{- if .Values.keda }}\nkind: Pod\n{{- end }}\n"]
+        {
+            assert!(error(text).ends_with(TEMPLATE), "{}", error(text));
+        }
+        assert!(!error("a: [").contains(TEMPLATE));
+        let quoted = |text: &str| is_template(&parse(text).expect("YAML")[0]);
+        assert!(quoted("{spec: {query: 'x{namespace=\"{{ .Release.Namespace }}\"}'}}"));
+        assert!(quoted("{metadata: {name: '{{ .Release.Name }}-web'}}"));
+        assert!(!quoted("{metadata: {annotations: {a: '{{ $labels.pod }}'}}, spec: {a: {b: {}}}}"));
     }
 }

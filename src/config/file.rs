@@ -134,7 +134,7 @@ fn in_words(error: &str) -> String {
 
 /// serde's message without the value that it found: `invalid type: string "SECRET", expected a
 /// sequence` becomes `invalid type: string, expected a sequence`.
-fn without_values(error: &str) -> String {
+pub fn without_values(error: &str) -> String {
     let Some(found) = ["invalid type: ", "invalid value: "].iter().find_map(|w| error.find(w))
     else {
         return error.to_owned();

@@ -7,7 +7,7 @@ mod live;
 mod rules;
 
 pub use adapter_flags::{IgnoredFlag, normalize_command, take_ignored};
-pub use file::{CONFIG_FIELDS, Config, ConfigError};
+pub use file::{CONFIG_FIELDS, Config, ConfigError, without_values};
 pub use flags::{
     BacktestFlags, CheckFlags, Cli, ClusterFlags, Command, CompareFlags, ConvertFlags,
     ExplainFlags, Feedback, FreezeFlags, HistoryFlags, KeptField, Moment, ObjectFlags,

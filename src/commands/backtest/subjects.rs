@@ -85,8 +85,10 @@ impl Subjects {
             if subjects.found.len() + subjects.failed.len() == before {
                 return Err(in_file(match made {
                     Some((object, by)) => only_made(object, &by),
-                    None => "there is no Autoscaler, HorizontalPodAutoscaler or ScaledObject in it"
-                        .to_owned(),
+                    None => format!(
+                        "there is no Autoscaler, HorizontalPodAutoscaler or ScaledObject in it{}",
+                        objects::hint(objects)
+                    ),
                 }));
             }
         }

@@ -1,6 +1,6 @@
 //! One object that is being converted, and the conversion of HorizontalPodAutoscalers.
 
-use super::hpa_v1;
+use super::{fields, given, hpa_v1};
 use serde_json::{Value, json};
 
 /// The sync period of kube-controller-manager if its flags don't say otherwise, in seconds.
@@ -32,8 +32,10 @@ pub struct Conversion {
     pub notes: Vec<(About, String)>,
     /// Whether something was left out without which the Autoscaler would scale differently.
     pub incomplete: bool,
-    /// The Prometheus that Plimsoll queries, if known.
-    pub server: Option<String>,
+    /// The addresses of the Prometheus that Plimsoll queries, if known.
+    pub servers: Vec<String>,
+    /// What metrics and schedules are told by, and the triggers that they are made of.
+    pub origins: Vec<(Value, String)>,
 }
 
 impl Conversion {
@@ -64,10 +66,22 @@ impl Conversion {
         self.incomplete = true;
     }
 
+    /// Remembers which trigger metrics or schedules are made of.
+    pub fn made_of<'a>(&mut self, trigger: &str, made: impl Iterator<Item = &'a Value>) {
+        self.origins.extend(made.map(|one| (given::mark(one).clone(), trigger.to_owned())));
+    }
+
+    /// Says in the last note, which begins with a path and says why, that what is there is left out.
+    pub fn leave_out(&mut self, path: &str) {
+        let Some((_, note)) = self.notes.last_mut() else { return };
+        if let Some(why) = note.strip_prefix(&format!("{path}: ")) {
+            *note = format!("{path} is left out: {why}");
+        }
+    }
+
     /// Converts the spec of an Autoscaler of 0.1.0.
-    pub fn of_autoscaler(&mut self, spec: &Value) -> Value {
-        let mut new = spec.clone();
-        let Some(fields) = new.as_object_mut() else { return new };
+    pub fn of_autoscaler(&self, mut spec: Value) -> Value {
+        let Some(fields) = spec.as_object_mut() else { return spec };
         if let Some(paused) = fields.remove("paused") {
             let mode = if paused == true { "Paused" } else { "Active" };
             fields.entry("mode").or_insert(json!(mode));
@@ -77,41 +91,42 @@ impl Conversion {
         {
             fallback.entry("failureThreshold").or_insert(rounds);
         }
-        new
+        spec
     }
 
     /// Converts the spec of an `autoscaling/v2` HorizontalPodAutoscaler.
-    pub fn of_hpa(&mut self, spec: &Value) -> Value {
+    ///
+    /// # Errors
+    /// Why kubectl apply refuses it.
+    pub fn of_hpa(&mut self, mut spec: Value) -> Result<Value, String> {
+        quote_fractions(&mut spec);
+        fields::check("autoscaling/v2", &spec)?;
         self.advise(DELETE_HPA);
-        let served = served_metrics(spec);
+        let served = served_metrics(&spec);
         if !served.is_empty() {
             self.advise(&format!("{}: Plimsoll must give such a metric, too: a rule, a MetricRule or passOn of its configuration has to have each of these names, or the Autoscaler can't decide by it", served.join(", ")));
         }
-        let mut spec = spec.clone();
-        quote_fractions(&mut spec);
-        spec
+        Ok(spec)
     }
 
     /// Converts the spec of an `autoscaling/v1` HorizontalPodAutoscaler, and what its annotations have in place of fields.
     ///
     /// # Errors
-    /// If these can't be read.
-    pub fn of_hpa_v1(&mut self, spec: &Value, annotations: &Value) -> Result<Value, String> {
-        let mut new = spec.clone();
+    /// If these can't be read, or why kubectl apply refuses it.
+    pub fn of_hpa_v1(&mut self, mut spec: Value, annotations: &Value) -> Result<Value, String> {
+        fields::check("autoscaling/v1", &spec)?;
         let mut metrics = hpa_v1::metrics(annotations)?;
-        if let Some(percent) =
-            new.as_object_mut().and_then(|s| s.remove("targetCPUUtilizationPercentage"))
-            && !percent.is_null()
-        {
+        let percent = spec.as_object_mut().and_then(|s| s.remove("targetCPUUtilizationPercentage"));
+        if let Some(percent) = percent.filter(|percent| !percent.is_null()) {
             metrics.push(utilization("cpu", None, percent));
         }
         if !metrics.is_empty() {
-            new["metrics"] = json!(metrics);
+            spec["metrics"] = json!(metrics);
         }
         if let Some(behavior) = hpa_v1::behavior(annotations)? {
-            new["behavior"] = behavior;
+            spec["behavior"] = behavior;
         }
-        Ok(self.of_hpa(&new))
+        self.of_hpa(spec)
     }
 }
 

@@ -3,6 +3,8 @@
 //!
 //! Sources: `autoscaling/v1` of Kubernetes 1.36, and how kube-apiserver converts it.
 
+use super::fields::check_annotation;
+use crate::config::without_values;
 use serde_json::{Map, Value, json};
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
@@ -15,9 +17,13 @@ const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
 pub fn metrics(annotations: &Value) -> Result<Vec<Value>, String> {
     let wrong = |why: &str| format!("metadata.annotations.{METRICS}: {why}");
     let Some(text) = annotations[METRICS].as_str() else { return Ok(Vec::new()) };
-    let all: Vec<Value> = serde_json::from_str(text).map_err(|error| wrong(&error.to_string()))?;
+    let all: Vec<Value> =
+        serde_json::from_str(text).map_err(|error| wrong(&without_values(&error.to_string())))?;
     let all = all.iter().enumerate();
-    all.map(|(index, one)| metric(one).map_err(|why| wrong(&format!("[{index}]{why}")))).collect()
+    let all = all.map(|(index, one)| metric(one).map_err(|why| wrong(&format!("[{index}]{why}"))));
+    let all = all.collect::<Result<Vec<_>, _>>()?;
+    check_annotation(METRICS, "metrics", &json!(all))?;
+    Ok(all)
 }
 
 /// The behavior of the annotations, as `autoscaling/v2` has it.
@@ -27,8 +33,12 @@ pub fn metrics(annotations: &Value) -> Result<Vec<Value>, String> {
 pub fn behavior(annotations: &Value) -> Result<Option<Value>, String> {
     let Some(text) = annotations[BEHAVIOR].as_str() else { return Ok(None) };
     let read = serde_json::from_str::<Map<String, Value>>(text);
-    let behavior = read.map_err(|error| format!("metadata.annotations.{BEHAVIOR}: {error}"))?;
-    Ok(Some(renamed(&Value::Object(behavior))).filter(|behavior| *behavior != json!({})))
+    let behavior = read.map_err(|error| {
+        format!("metadata.annotations.{BEHAVIOR}: {}", without_values(&error.to_string()))
+    })?;
+    let behavior = renamed(&Value::Object(behavior));
+    check_annotation(BEHAVIOR, "behavior", &behavior)?;
+    Ok(Some(behavior).filter(|behavior| *behavior != json!({})))
 }
 
 /// The same with fields that begin with a small letter, and without those that are null: kube-apiserver writes the
@@ -200,6 +210,6 @@ mod tests {
             assert!(made.errors[0].contains(expected), "{:?}", made.errors);
         }
         let made = hpa(&json!({BEHAVIOR: r#"{"é": 1, "": 2}"#}), "");
-        assert!(made.notes.join("\n").contains("spec.behavior.é: unknown field"), "{made:?}");
+        assert!(made.errors[0].contains(": expected one of scaleDown, scaleUp"), "{made:?}");
     }
 }

@@ -35,7 +35,10 @@ const OF_OWNERS: [&str; 2] = ["objectset.rio.cattle.io", "configsync.gke.io"];
 pub fn fault(object: &Value, is_tried: bool) -> Option<String> {
     let fields = ["name", "namespace", "labels", "annotations"];
     let fields = fields.map(|field| (field.to_owned(), object["metadata"][field].clone()));
-    let metadata = json!({"metadata": Map::from_iter(fields)});
+    let metadata = match &object["metadata"] {
+        Value::Object(_) | Value::Null => json!({"metadata": Map::from_iter(fields)}),
+        other => json!({"metadata": other}),
+    };
     let faults = check_schema::check("Autoscaler", &metadata).invalid;
     let of_schema = faults.into_iter().find(|fault| fault.starts_with("metadata"));
     let of_name = || match text(object, "/metadata/name") {

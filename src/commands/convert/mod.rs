@@ -6,16 +6,19 @@
 mod conversion;
 mod fallback;
 mod fields;
+mod given;
 mod hpa_v1;
 mod metadata;
 mod scaled_object;
+mod server;
 mod trigger;
 mod userinfo;
 mod zero;
 
-use super::story::plain;
-use super::{check_schema, objects};
-use crate::config::ConvertFlags;
+use super::check_schema::{self, Unknown};
+use super::objects::{self, KUSTOMIZATION, TEMPLATE};
+use super::story::{is_unsafe, plain};
+use crate::config::{ConvertFlags, without_values};
 use crate::crd::{Autoscaler, AutoscalerSpec};
 pub(super) use conversion::DELETE_HPA;
 use conversion::{About, Conversion};
@@ -25,11 +28,15 @@ use serde_json::{Value, json};
 use std::collections::BTreeSet;
 use userinfo::without_userinfos;
 
+/// The other kinds of the groups whose objects are converted.
+const OTHERS: [&str; 4] =
+    ["ClusterTriggerAuthentication", "MetricRule", "Scale", "TriggerAuthentication"];
+
 /// The result of a conversion.
 #[derive(Debug, Default)]
 pub struct Converted {
-    /// The Prometheus that Plimsoll queries, if known.
-    pub server: Option<String>,
+    /// The addresses of the Prometheus that Plimsoll queries, if known.
+    pub servers: Vec<String>,
     /// The namespace of objects that have none, if known.
     pub namespace: Option<String>,
     /// The Autoscalers.
@@ -45,12 +52,18 @@ pub struct Converted {
 }
 
 impl Converted {
-    /// Leaves no password of a URL in the notes and errors.
-    fn strip_userinfos(&mut self) {
-        for text in self.notes.iter_mut().chain(&mut self.errors) {
-            *text = without_userinfos(text);
-        }
+    fn note(&mut self, note: &str) {
+        self.notes.push(told(note));
     }
+
+    fn error(&mut self, error: &str) {
+        self.errors.push(told(error));
+    }
+}
+
+/// A note or error, which does not control a terminal, and has no secret of a URL.
+fn told(text: &str) -> String {
+    plain(&without_userinfos(text)).into_owned()
 }
 
 /// Converts the objects of files. Returns the text to print, and the result.
@@ -58,8 +71,8 @@ impl Converted {
 /// # Errors
 /// If a file can't be read, or none has an object that can be converted.
 pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
-    let (server, namespace) = (flags.prometheus_url.clone(), flags.namespace.clone());
-    let mut converted = Converted { server, namespace, ..Converted::default() };
+    let (servers, namespace) = (flags.prometheus_url.clone(), flags.namespace.clone());
+    let mut converted = Converted { servers, namespace, ..Converted::default() };
     for path in &flags.files {
         let text = objects::read(path)?;
         convert(&text, &mut converted).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -79,9 +92,23 @@ pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
     Ok((text, converted))
 }
 
-/// An object as YAML.
+/// An object as YAML. What would not be seen, or turn the direction of writing, is escaped: of YAML, only texts in double
+/// quotes can have that, and so it is JSON then, which is YAML.
 pub(super) fn yaml(value: &Value) -> String {
-    serde_saphyr::to_string(value).expect("plain data has nothing that YAML can't say")
+    let yaml = serde_saphyr::to_string(value).expect("plain data has nothing that YAML can't say");
+    let is_hidden = |one: char| !matches!(one, '\n' | '\t') && is_unsafe(one);
+    if !yaml.contains(is_hidden) {
+        return yaml;
+    }
+    let mut text = String::new();
+    for one in format!("{value:#}\n").chars() {
+        // All of them are of the basic plane.
+        match is_hidden(one) {
+            true => text += &format!("\\u{:04x}", u32::from(one)),
+            false => text.push(one),
+        }
+    }
+    text
 }
 
 /// The Autoscaler that an object is or becomes, to be tried, with what was left out or has another meaning; none of an
@@ -93,10 +120,9 @@ pub(super) fn convert_one(
     object: &Value,
     server: Option<&str>,
 ) -> Result<(Option<Value>, Vec<String>), String> {
-    let server = server.map(str::to_owned);
-    let mut converted = Converted { server, is_tried: true, ..Converted::default() };
+    let servers = server.map(str::to_owned).into_iter().collect();
+    let mut converted = Converted { servers, is_tried: true, ..Converted::default() };
     convert_object(object, &mut converted);
-    converted.strip_userinfos();
     match converted.errors.first() {
         Some(error) => Err(error.clone()),
         None => Ok((converted.objects.pop(), converted.notes)),
@@ -104,8 +130,7 @@ pub(super) fn convert_one(
 }
 
 /// Converts all objects of a YAML text, which may have several documents and lists. Nothing in the notes and errors
-/// controls a terminal,
-/// or has the password of a URL.
+/// controls a terminal, or has a secret of a URL.
 ///
 /// # Errors
 /// If it is not YAML.
@@ -113,67 +138,46 @@ pub fn convert(text: &str, converted: &mut Converted) -> Result<(), String> {
     for object in objects::parse(text)? {
         convert_object(&object, converted);
     }
-    converted.strip_userinfos();
-    for text in converted.notes.iter_mut().chain(&mut converted.errors) {
-        *text = plain(text).into_owned();
-    }
     Ok(())
 }
 
 fn convert_object(object: &Value, converted: &mut Converted) {
-    let text = |object: &Value, path: &str| -> String {
-        object.pointer(path).and_then(Value::as_str).unwrap_or_default().to_owned()
-    };
-    let (version, kind) = (text(object, "/apiVersion"), text(object, "/kind"));
-    let own = Some(text(object, "/metadata/namespace")).filter(|own| !own.is_empty());
+    let text = |path: &str| objects::text(object, path).to_owned();
+    let (version, kind) = (text("/apiVersion"), text("/kind"));
+    let own = Some(text("/metadata/namespace")).filter(|own| !own.is_empty());
     let mut conversion = Conversion {
         namespace: own.or_else(|| converted.namespace.clone()).unwrap_or_default(),
-        name: text(object, "/metadata/name"),
+        name: text("/metadata/name"),
         notes: Vec::new(),
         incomplete: false,
-        server: converted.server.clone(),
+        servers: converted.servers.clone(),
+        origins: Vec::new(),
     };
-    let about = format!("{kind} {}/{}", conversion.namespace, conversion.name);
+    let what = if kind.is_empty() { "an object" } else { kind.as_str() };
+    let about = format!("{what} {}/{}", conversion.namespace, conversion.name);
     if let Some(maker) = objects::maker(object) {
-        let note = format!("{about}: left out: {maker} made it, and makes it again");
-        converted.notes.push(note);
+        converted.note(&format!("{about}: left out: {maker} made it, and makes it again"));
         return;
     }
     let is_tried = converted.is_tried;
-    let spec = match (version.as_str(), kind.as_str()) {
-        ("autoscaling/v2", "HorizontalPodAutoscaler") => Ok(conversion.of_hpa(&object["spec"])),
-        ("autoscaling/v1", "HorizontalPodAutoscaler") => {
-            conversion.of_hpa_v1(&object["spec"], &object["metadata"]["annotations"])
-        }
-        ("keda.sh/v1alpha1", "ScaledObject") => {
-            fields::note_unknown(&object["spec"], &mut conversion);
-            match serde_json::from_value::<ScaledObject>(object["spec"].clone()) {
-                Ok(spec) => {
-                    Ok(conversion.of_scaled_object(spec, &object["metadata"]["annotations"]))
-                }
-                Err(error) => Err(format!("spec: {error}")),
-            }
-        }
-        ("plimsoll.dev/v1alpha1", "Autoscaler") => Ok(conversion.of_autoscaler(&object["spec"])),
-        _ => match misnamed(&version, &kind) {
-            Some(why) => Err(why),
-            None => {
-                let note = format!("{about} ({version}): left out: it can't be converted");
-                converted.notes.push(note);
-                return;
-            }
-        },
+    let Some(spec) = spec_of(object, (&version, &kind), is_tried, &mut conversion) else {
+        let why = match objects::is_kustomization(object) {
+            true => KUSTOMIZATION,
+            false => "it can't be converted",
+        };
+        converted.note(&format!("{about} ({version}): left out: {why}"));
+        return;
     };
     // Without a name, or with what is no text, what it says is not what it was meant to say.
-    let spec = metadata::fault(object, is_tried).map_or(spec, Err);
+    let spec = spec.and_then(|spec| metadata::fault(object, is_tried).map_or(Ok(spec), Err));
     let mut spec = match spec {
         Ok(spec) => spec,
         Err(why) => {
-            converted.errors.push(format!("{about}: left out: {why}"));
+            converted.error(&format!("{about}: left out: {why}"));
             return;
         }
     };
-    let has_server = converted.server.is_some();
+    let has_server = !converted.servers.is_empty();
     let notes = |conversion: &Conversion, is_made: bool| -> Vec<String> {
         let is_meant = |of: About| match of {
             About::Decisions => is_made,
@@ -189,18 +193,13 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         "none of its triggers can be converted: without metrics it would scale on 80 % CPU"
             .to_owned()
     });
-    let (invalid, unknown) = faults(object, &spec);
-    let refused = none_converts.or_else(|| match (invalid?, &*kind) {
-        (why, "ScaledObject") => Some(format!("of the Autoscaler that it would be, {why}")),
-        (why, _) => Some(why),
+    let refused = none_converts.or_else(|| {
+        let fault = fault(object, &spec)?;
+        Some(match kind == "ScaledObject" {
+            true => given::fault(&conversion.origins, &spec, &fault),
+            false => fault,
+        })
     });
-    let refused = refused.or_else(|| {
-        // Of other kinds it is what their controllers do not read, either.
-        (kind == "Autoscaler" && !unknown.is_empty()).then(|| unknown.join("; "))
-    });
-    for text in unknown.iter().filter(|_| kind != "Autoscaler") {
-        conversion.note(text);
-    }
     let name = (conversion.namespace.clone(), conversion.name.clone());
     let refused = refused.or_else(|| {
         let is_known = converted.names.contains(&name);
@@ -210,8 +209,8 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         })
     });
     if let Some(why) = refused {
-        converted.notes.extend(notes(&conversion, false));
-        converted.errors.push(format!("{about}: left out: {why}"));
+        notes(&conversion, false).iter().for_each(|note| converted.note(note));
+        converted.error(&format!("{about}: left out: {why}"));
         return;
     }
     if conversion.incomplete {
@@ -235,30 +234,79 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         "metadata": metadata,
         "spec": spec,
     }));
-    converted.notes.extend(notes(&conversion, true));
+    notes(&conversion, true).iter().for_each(|note| converted.note(note));
+}
+
+/// The spec of the Autoscaler that an object becomes, or why it becomes none; nothing of one that is not meant to be
+/// converted.
+fn spec_of(
+    object: &Value,
+    (version, kind): (&str, &str),
+    is_tried: bool,
+    conversion: &mut Conversion,
+) -> Option<Result<Value, String>> {
+    let is_known = matches!(
+        (version, kind),
+        ("autoscaling/v1" | "autoscaling/v2", "HorizontalPodAutoscaler")
+            | ("keda.sh/v1alpha1", "ScaledObject")
+            | ("plimsoll.dev/v1alpha1", "Autoscaler")
+    );
+    if !is_known {
+        return misnamed(object, version, kind).map(Err);
+    }
+    if objects::is_template(object) {
+        return Some(Err(TEMPLATE.to_owned()));
+    }
+    let spec = match &object["spec"] {
+        Value::Null => return Some(Err("spec: missing, and required".to_owned())),
+        spec => spec.clone(),
+    };
+    let annotations = &object["metadata"]["annotations"];
+    Some(match (version, kind) {
+        ("autoscaling/v1", _) => conversion.of_hpa_v1(spec, annotations),
+        ("autoscaling/v2", _) => conversion.of_hpa(spec),
+        (_, "Autoscaler") => Ok(conversion.of_autoscaler(spec)),
+        _ => fields::of_scaled_object(spec, is_tried).and_then(|(spec, unknown)| {
+            for Unknown { path, known } in unknown {
+                conversion.fault(&format!(
+                    "{path}: KEDA knows no such field, and it is left out: expected one of {known}"
+                ));
+            }
+            let read = serde_json::from_value::<ScaledObject>(spec);
+            let spec =
+                read.map_err(|error| format!("spec: {}", without_values(&error.to_string())))?;
+            Ok(conversion.of_scaled_object(spec, annotations))
+        }),
+    })
 }
 
 /// What is wrong with the version or the kind of an object that was meant to be converted; none of other objects.
-fn misnamed(version: &str, kind: &str) -> Option<String> {
+fn misnamed(object: &Value, version: &str, kind: &str) -> Option<String> {
+    if kind.is_empty() {
+        let is_kustomization = objects::is_kustomization(object);
+        let why = if is_kustomization { KUSTOMIZATION } else { "kind: missing, and required" };
+        return Some(why.to_owned());
+    }
     if kind.eq_ignore_ascii_case("ScaledJob") {
         return Some("it can't be converted".to_owned());
     }
     let known = [
-        ("autoscaling/v2 or autoscaling/v1", "HorizontalPodAutoscaler"),
-        ("keda.sh/v1alpha1", "ScaledObject"),
-        ("plimsoll.dev/v1alpha1", "Autoscaler"),
+        ("autoscaling", "autoscaling/v2 or autoscaling/v1", "HorizontalPodAutoscaler"),
+        ("keda.sh", "keda.sh/v1alpha1", "ScaledObject"),
+        ("plimsoll.dev", "plimsoll.dev/v1alpha1", "Autoscaler"),
     ];
-    let (versions, known) =
-        known.into_iter().find(|(_, known)| known.eq_ignore_ascii_case(kind))?;
-    Some(match known == kind {
+    let group = version.split('/').next().unwrap_or_default();
+    let of_kind = known.iter().find(|(_, _, known)| known.eq_ignore_ascii_case(kind));
+    let of_group = || known.iter().find(|(of, _, _)| *of == group && !OTHERS.contains(&kind));
+    let (_, versions, known) = of_kind.or_else(of_group)?;
+    Some(match *known == kind {
         true => format!("apiVersion: {version:?}: expected {versions}"),
         false => format!("kind: {kind:?}: expected {known}"),
     })
 }
 
-/// Why kube-apiserver or Plimsoll would refuse a spec, and the fields that an Autoscaler does not have. Those of the
-/// object around the spec are those of an Autoscaler only if it is one.
-fn faults(object: &Value, spec: &Value) -> (Option<String>, Vec<String>) {
+/// Why kube-apiserver or Plimsoll would refuse a spec. Of the object around the spec, an Autoscaler's is that of one.
+fn fault(object: &Value, spec: &Value) -> Option<String> {
     let mut whole = match object["kind"] == "Autoscaler" {
         true => object.clone(),
         false => json!({}),
@@ -267,7 +315,9 @@ fn faults(object: &Value, spec: &Value) -> (Option<String>, Vec<String>) {
     let faults = check_schema::check("Autoscaler", &whole);
     let of_schema = faults.invalid.into_iter().find(|fault| fault.starts_with("spec"));
     let read = || AutoscalerSpec::read(spec.clone()).err().map(|error| error.to_string());
-    (of_schema.or_else(read), faults.unknown)
+    let unknown: Vec<String> = faults.unknown.iter().map(ToString::to_string).collect();
+    let unknown = Some(unknown.join("; ")).filter(|text| !text.is_empty());
+    of_schema.or_else(read).or(unknown)
 }
 
 #[cfg(test)]
@@ -276,6 +326,8 @@ mod corpus;
 mod kedas;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_given;
 #[cfg(test)]
 mod tests_of_keda;
 #[cfg(test)]

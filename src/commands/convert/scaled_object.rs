@@ -108,17 +108,8 @@ impl Conversion {
                 new[field] = json!(list);
             }
         }
-        if let Some(behavior) = spec
-            .advanced
-            .pointer("/horizontalPodAutoscalerConfig/behavior")
-            .filter(|behavior| !behavior.is_null())
-        {
-            let rules = ["scaleUp", "scaleDown"].map(|direction| behavior.get(direction));
-            let is_valid = |rules: &Value| rules.is_object() || rules.is_null();
-            match behavior.is_object() && rules.into_iter().flatten().all(is_valid) {
-                true => new["behavior"] = behavior.clone(),
-                false => self.missing("advanced.horizontalPodAutoscalerConfig.behavior is no behavior: scaleUp and scaleDown are objects"),
-            }
+        if let Some(behavior) = spec.advanced.pointer("/horizontalPodAutoscalerConfig/behavior") {
+            new["behavior"] = behavior.clone();
         }
         if may_be_zero && min > 0 {
             zero::exactly_least(self, min, &mut new);
@@ -225,8 +216,12 @@ impl Conversion {
             let value = annotations.get(format!("autoscaling.keda.sh/{name}"));
             value.and_then(Value::as_str).is_some_and(|text| !is_false(text))
         };
-        if is_set("paused") {
+        let held = annotations.get("autoscaling.keda.sh/paused-replicas").and_then(Value::as_str);
+        if is_set("paused") || held.is_some() {
             new["mode"] = json!("Paused");
+        }
+        if let Some(replicas) = held {
+            self.advise(&format!("the annotation autoscaling.keda.sh/paused-replicas: KEDA has it paused, and holds it at {replicas} replicas. A pause of the Autoscaler leaves them as they are: scale it yourself where there are others"));
         }
         for (name, direction) in [("paused-scale-in", "scaleDown"), ("paused-scale-out", "scaleUp")]
         {
@@ -237,13 +232,8 @@ impl Conversion {
                 ));
             }
         }
-        for name in ["paused-replicas", "force-activation"] {
-            let is_given = annotations.get(format!("autoscaling.keda.sh/{name}")).is_some();
-            if is_set(name) || (name == "paused-replicas" && is_given) {
-                self.missing(&format!(
-                    "the annotation autoscaling.keda.sh/{name} has no counterpart"
-                ));
-            }
+        if is_set("force-activation") {
+            self.missing("the annotation autoscaling.keda.sh/force-activation has no counterpart");
         }
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 pub const SERVER: &str = "http://prometheus:9090";
 
 pub fn converted(text: &str) -> Converted {
-    let mut converted = Converted { server: Some(SERVER.to_owned()), ..Converted::default() };
+    let mut converted = Converted { servers: vec![SERVER.to_owned()], ..Converted::default() };
     convert(text, &mut converted).unwrap();
     converted
 }
@@ -179,7 +179,8 @@ fn an_incomplete_conversion_is_noted_and_a_preview() {
          \x20 triggers: [{type: kafka, metadata: {topic: x}}, {type: memory, metadata: {value: '80'}}]\n",
     );
     assert_eq!((&spec["mode"], &spec["minReplicas"]), (&json!("Preview"), &json!(1)));
-    for expected in ["triggers[0]: a trigger of type kafka", "idleReplicaCount", "`mode: Preview`"]
+    for expected in
+        ["triggers[0] is left out: a trigger of type kafka", "idleReplicaCount", "`mode: Preview`"]
     {
         assert!(notes.contains(expected), "{expected}: {notes}");
     }
@@ -274,7 +275,9 @@ fn annotations_that_pause_are_kept() {
     let both = object("paused: 'true', autoscaling.keda.sh/force-activation: 'true'");
     assert_eq!(both.objects[0]["spec"]["mode"], "Paused");
     assert!(both.notes.join("\n").contains("KEDA has it paused"), "{:?}", both.notes);
-    assert_eq!(spec("paused-replicas: '0'")["mode"], "Preview");
+    let held = object("paused-replicas: '0'");
+    assert_eq!(held.objects[0]["spec"]["mode"], "Paused");
+    assert!(held.notes.join("\n").contains("holds it at 0 replicas"), "{:?}", held.notes);
     let down = spec("paused-scale-in: 'true'");
     assert_eq!(down["behavior"]["scaleDown"]["selectPolicy"], "Disabled");
 }
@@ -324,9 +327,9 @@ fn annotations_are_kept_but_those_of_kubectl_and_keda() {
 #[test]
 fn the_namespace_of_the_flag_is_that_of_objects_without_one() {
     let made = |metadata: &str, namespace: Option<&str>| {
-        let server = Some(SERVER.to_owned());
+        let servers = vec![SERVER.to_owned()];
         let namespace = namespace.map(str::to_owned);
-        let mut made = Converted { server, namespace, ..Converted::default() };
+        let mut made = Converted { servers, namespace, ..Converted::default() };
         let text = format!(
             "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web{metadata}}}, spec: \
              {{scaleTargetRef: {{name: web}}, triggers: [{}]}}}}",
@@ -382,7 +385,7 @@ fn an_object_that_becomes_no_autoscaler_has_no_notes_on_that() {
     for (triggers, error, note) in [
         (rabbit, "none of its triggers", Some("of type rabbitmq")),
         (cron, "none of its triggers", Some("\"2.5\" is no whole number")),
-        (&same, "of the Autoscaler that it would be, spec.schedules[0].end", None),
+        (&same, "left out: spec.triggers[0].metadata.end", None),
     ] {
         let made = converted(&format!(
             "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web, namespace: shop}}, \

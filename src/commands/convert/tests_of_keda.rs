@@ -59,19 +59,6 @@ fn a_static_fallback_is_that_of_each_metric() {
 }
 
 #[test]
-fn a_behavior_that_is_none_is_a_preview() {
-    for behavior in ["[]", "{scaleUp: [{type: Pods, value: 4}]}", "{scaleDown: fast}"] {
-        let (spec, notes) = scaled(&format!(
-            "  minReplicaCount: 5\n  idleReplicaCount: 0\n  cooldownPeriod: 900\n\
-             \x20 advanced: {{horizontalPodAutoscalerConfig: {{behavior: {behavior}}}}}\n  triggers: [{}]\n",
-            trigger("")
-        ));
-        assert_eq!(spec["minReplicas"], 0, "{notes}");
-        assert!(notes.contains(PREVIEW) && notes.contains("is no behavior"), "{notes}");
-    }
-}
-
-#[test]
 fn a_fallback_without_an_exact_counterpart_is_a_preview() {
     let one = |behavior: &str, triggers: &str| {
         scaled(&format!(

@@ -1,6 +1,7 @@
 //! The conversion of one trigger of a ScaledObject.
 
 use super::conversion::{Conversion, resource, utilization};
+use super::server::is_same;
 use super::userinfo::without_userinfo;
 use crate::clock::WallClock;
 use crate::hpa::schedule::{self, ScheduleSpec};
@@ -38,6 +39,8 @@ pub struct Made {
     pub metrics: Vec<Value>,
     /// Metrics of queries.
     pub custom: Vec<Value>,
+    /// The names that they have or had, and how many more wanted each of them.
+    names: BTreeMap<String, u32>,
     /// Schedules.
     pub schedules: Vec<Value>,
     /// The names and queries of triggers, and whether an empty result is 0.
@@ -59,13 +62,20 @@ impl Made {
     /// Adds a metric of a query, with a number behind its name if another one has that.
     pub fn push(&mut self, mut metric: Value) {
         let wanted = metric["metricName"].as_str().unwrap_or_default().to_owned();
-        let (mut name, mut number) = (wanted.clone(), 1);
-        while self.custom.iter().any(|other| other["metricName"] == *name) {
-            number += 1;
-            name = format!("{wanted}-{number}");
+        let mut name = wanted.clone();
+        while self.names.contains_key(&name) {
+            let others = self.names.entry(wanted.clone()).or_default();
+            *others += 1;
+            name = format!("{wanted}-{}", *others + 1);
         }
         metric["metricName"] = json!(name);
+        self.names.insert(name, 0);
         self.custom.push(metric);
+    }
+
+    /// All that is made.
+    pub fn all(&self) -> impl Iterator<Item = &Value> {
+        self.metrics.iter().chain(&self.custom).chain(&self.schedules)
     }
 
     /// Whether there is nothing but schedules.
@@ -92,16 +102,31 @@ impl Trigger {
 /// Converts a trigger. What has no counterpart is noted.
 pub fn convert(conversion: &mut Conversion, index: usize, trigger: &Trigger, min: i32) -> Made {
     let path = format!("triggers[{index}]");
+    let made = made(conversion, &path, index, trigger, min);
+    if made.all().next().is_none() {
+        conversion.leave_out(&path);
+    }
+    conversion.made_of(&format!("spec.{path}"), made.all());
+    made
+}
+
+fn made(
+    conversion: &mut Conversion,
+    path: &str,
+    index: usize,
+    trigger: &Trigger,
+    min: i32,
+) -> Made {
     match trigger.kind.as_str() {
         "cpu" | "memory" => {
-            let metric = resource_metric(conversion, &path, trigger);
+            let metric = resource_metric(conversion, path, trigger);
             Made { metrics: metric.into_iter().collect(), ..Made::default() }
         }
         "cron" => {
-            let schedule = cron(conversion, &path, index, trigger, min);
+            let schedule = cron(conversion, path, index, trigger, min);
             Made { schedules: schedule.into_iter().collect(), ..Made::default() }
         }
-        "prometheus" => prometheus(conversion, &path, index, trigger).unwrap_or_default(),
+        "prometheus" => prometheus(conversion, path, index, trigger).unwrap_or_default(),
         other if TYPES.contains(&&*other.to_lowercase()) => {
             let meant = other.to_lowercase();
             conversion.missing(&format!(
@@ -141,7 +166,9 @@ fn resource_metric(conversion: &mut Conversion, path: &str, trigger: &Trigger) -
         _ => match value.parse::<i32>() {
             Ok(percent) => Some(utilization(&trigger.kind, container, json!(percent))),
             Err(_) => {
-                conversion.missing(&format!("{path}: metadata.value {value:?} is no percentage"));
+                conversion.missing(&format!(
+                    "{path}: metadata.value {value:?}: a whole number of percent was expected, without %"
+                ));
                 None
             }
         },
@@ -285,12 +312,29 @@ fn prometheus(
 
 /// Notes what a trigger says of the server.
 fn server(conversion: &mut Conversion, path: &str, trigger: &Trigger) {
+    // What a user's own query has where --prometheus-timeout is not set: half of that.
+    const QUERY_MS: u64 = 5_000;
     let field = |name: &str| trigger.field(name);
-    if let Some(address) = field("serverAddress") {
-        let plain = |url: &str| url.trim_end_matches('/').to_owned();
-        if conversion.server.as_deref().map(plain) != Some(plain(&address)) {
-            let address = without_userinfo(&address);
-            conversion.other_server(&format!("{path}: serverAddress {address}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url"));
+    let given = conversion.servers.iter();
+    if let Some(address) = field("serverAddress")
+        && !given.clone().any(|server| is_same(server, &address))
+    {
+        let given: Vec<String> = given.map(|server| without_userinfo(server)).collect();
+        let (differs, too) = match given.is_empty() {
+            true => (String::new(), ""),
+            false => (format!(" is none of --prometheus-url {}", given.join(", ")), ", too"),
+        };
+        let address = without_userinfo(&address);
+        conversion.other_server(&format!("{path}: serverAddress {address}{differs}: Plimsoll asks the server of its --prometheus-url. Where that is the same, give it to convert as --prometheus-url{too}"));
+    }
+    if let Some(timeout) = field("timeout").filter(|timeout| !timeout.is_empty()) {
+        let note = format!(
+            "{path}: metadata.timeout {timeout:?} is left out: a query has half of the --prometheus-timeout of Plimsoll, {} s if that is not set",
+            QUERY_MS / 1000
+        );
+        match timeout.parse::<u64>().is_ok_and(|ms| ms <= QUERY_MS) {
+            true => conversion.note(&note),
+            false => conversion.other_server(&note),
         }
     }
     let login = "see --prometheus-header, --prometheus-token-file and --prometheus-ca-file";
@@ -424,11 +468,11 @@ mod tests {
         for (wrong, expected) in [
             (
                 "{type: Prometheus, metadata: {query: x}}",
-                "triggers[1]: KEDA knows no trigger of type Prometheus: did you mean prometheus?",
+                "triggers[1] is left out: KEDA knows no trigger of type Prometheus: did you mean prometheus?",
             ),
             (
                 "{type: cron, metadata: {start: 0 8 * * *, end: 0 18 * * *, desiredReplicas: '2'}}",
-                "triggers[1]: metadata.timezone is missing",
+                "triggers[1] is left out: metadata.timezone is missing",
             ),
         ] {
             let (spec, notes) = scaled(&format!("  triggers: [{}, {wrong}]\n", trigger("")));

@@ -1,21 +1,40 @@
-//! URLs without the user and the password that they may have: notes and errors are kept in logs.
+//! URLs without the secrets that they may have: notes and errors are kept in logs.
 
-/// A URL without its userinfo, or a text that is meant to be one: whatever could be of that.
+/// A URL, or a text that is meant to be one, without its userinfo, query and fragment: whatever could be of these.
 pub fn without_userinfo(url: &str) -> String {
     let (scheme, rest) = match url.find("://") {
         Some(at) => url.split_at(at + 3),
         None => ("", url),
     };
     let rest = rest.rsplit_once('@').map_or(rest, |(_, rest)| rest);
-    format!("{scheme}{rest}")
+    let address = rest.split(['?', '#']).next().unwrap_or_default();
+    format!("{scheme}{address}")
 }
 
-/// A text of others, whose URLs end at a blank or a quote.
+/// A text of others, whose URLs have the same left out. A password may have blanks and quotes, as the text in double
+/// quotes that it is in has them; a query ends at one.
 pub fn without_userinfos(text: &str) -> String {
+    let mut is_escaped = false;
+    let is_end = |c: char| {
+        let is_end = c == '\n' || c == '"' && !is_escaped;
+        is_escaped = c == '\\' && !is_escaped;
+        is_end
+    };
+    let parts =
+        text.split_inclusive(is_end).map(|part| match (part.find("://"), part.rfind('@')) {
+            (Some(url), Some(end)) if url < end => {
+                format!("{}{}", &part[..url + 3], &part[end + 1..])
+            }
+            _ => part.to_owned(),
+        });
+    let text: String = parts.collect();
     let is_end = |c: char| c.is_whitespace() || matches!(c, '"' | '\'' | '`');
-    let url =
-        |part: &str| if part.contains("://") { without_userinfo(part) } else { part.to_owned() };
-    text.split_inclusive(is_end).map(url).collect()
+    let without_query = |part: &str| {
+        let (url, end) = part.split_at(part.trim_end_matches(is_end).len());
+        let is_url = url.contains("://");
+        format!("{}{end}", if is_url { without_userinfo(url) } else { url.to_owned() })
+    };
+    text.split_inclusive(is_end).map(without_query).collect()
 }
 
 #[cfg(test)]
@@ -25,7 +44,7 @@ mod tests {
 
     /// Whoever converts the objects of a cluster keeps the notes in a log.
     #[test]
-    fn no_note_or_error_has_the_userinfo_of_a_url() {
+    fn no_note_or_error_has_a_secret_of_a_url() {
         let url = "https://reader:s3cr3t@prom.example:9090";
         for address in [
             url,
@@ -34,6 +53,9 @@ mod tests {
             "https://reader:s3@cr3t@prom.example:9090/api?to=a@b",
             "reader:s3cr3t@prom.example:9090",
             "https://s3cr3t@prom.example:9090",
+            "https://prom.example:9090?token=s3cr3t",
+            "https://prom.example:9090/?token=s3cr3t#s3cr3t",
+            "https://reader:s3 cr3t\"`@prom.example:9090",
         ] {
             let (_, notes) = scaled(&format!(
                 "  triggers: [{}]\n",
@@ -47,10 +69,13 @@ mod tests {
             assert!(!address.ends_with("9090") || notes.contains("prom.example:9090"), "{notes}");
         }
         let object = |spec: &str| {
+            let triggers = match spec.starts_with("triggers") {
+                true => String::new(),
+                false => format!("triggers: [{}], ", trigger(&format!("serverAddress: '{url}'"))),
+            };
             let text = format!(
                 "{{apiVersion: keda.sh/v1alpha1, kind: ScaledObject, metadata: {{name: web, namespace: shop}}, spec: \
-                 {{scaleTargetRef: {{name: web}}, triggers: [{}], {spec}}}}}",
-                trigger(&format!("serverAddress: '{url}'"))
+                 {{scaleTargetRef: {{name: web}}, {triggers}{spec}}}}}",
             );
             objects::parse(&text).expect("YAML").remove(0)
         };
@@ -63,6 +88,10 @@ mod tests {
                 "advanced: {{scalingModifiers: {{formula: '\"{url}\" + 1', target: '{url}'}}}}"
             ),
             format!("idleReplicaCount: 0, maxReplicaCount: '{url}'"),
+            "pollingInterval: 'https://reader:s3 cr3t\"`@prom.example:9090'".to_owned(),
+            "pollingInterval: 'https://prom.example:9090?token=s3cr3t'".to_owned(),
+            "triggers: [{type: prometheus, metadata: \"serverAddress=https://x, customHeaders=Bearer s3cr3t\"}]".to_owned(),
+            "triggers: [{type: prometheus, authenticationRef: s3cr3t, metadata: {}}]".to_owned(),
         ] {
             let mut tried = Vec::new();
             match convert_one(&object(&spec), Some(SERVER)) {
@@ -71,7 +100,7 @@ mod tests {
             }
             let made = converted(&yaml(&object(&spec)));
             for text in made.notes.iter().chain(&made.errors).chain(&tried) {
-                assert!(!text.contains("s3cr3t") && !text.contains("reader"), "{text}");
+                assert!(!text.contains("cr3t") && !text.contains("reader"), "{text}");
             }
             assert!(made.notes.len() + made.errors.len() > 0, "{made:?}");
         }

@@ -43,7 +43,7 @@ pub fn idle(conversion: &mut Conversion, min: i32, made: &mut Made, new: &mut Va
         least.push(of_it);
     }
     least.into_iter().for_each(|metric| made.push(metric));
-    conversion.note(&format!("idleReplicaCount: minReplicas is 0, and for each trigger a second metric asks for {min} replicas while the trigger is active"));
+    conversion.note(&format!("idleReplicaCount: minReplicas is 0, and beside each metric of a query another one asks for {min} replicas while that is active"));
 }
 
 /// `activationThreshold`, which KEDA reads about zero alone.

@@ -6,7 +6,7 @@ use super::reflect::{api, resource};
 use crate::backtest::Stop;
 use crate::causes::causes;
 use crate::commands::backtest::{self, Subject, Subjects, written};
-use crate::commands::story::{is_unsafe, plain_lines};
+use crate::commands::story::plain_lines;
 use crate::commands::{convert, objects};
 use crate::config::{BacktestFlags, Moment, RecordedFlags, ReportFormat, UiFlags};
 use crate::hpa::TargetRef;
@@ -100,7 +100,7 @@ impl Trials {
     /// # Errors
     /// If it can't be read.
     pub async fn present(&self, autoscaler: &AutoscalerRef) -> Result<String, Refusal> {
-        Ok(editable(&written(&self.read(autoscaler).await?)))
+        Ok(convert::yaml(&written(&self.read(autoscaler).await?)))
     }
 
     /// The report on the autoscaler as it is now, and as a text has it.
@@ -185,24 +185,6 @@ impl Trials {
         })?;
         serde_json::to_value(object).map_err(|error| unreadable(error.to_string()))
     }
-}
-
-/// An object as a text to be edited. What would not be seen, or turn the direction of writing, is escaped: of YAML, only
-/// texts in double quotes can have that, and so it is JSON then, which is YAML.
-fn editable(object: &Value) -> String {
-    let yaml = convert::yaml(object);
-    if !yaml.chars().any(|one| one != '\n' && is_unsafe(one)) {
-        return yaml;
-    }
-    let mut text = String::new();
-    for one in format!("{object:#}").chars() {
-        // Line breaks are those between fields, and all others are of the basic plane.
-        match one != '\n' && is_unsafe(one) {
-            true => text += &format!("\\u{:04x}", u32::from(one)),
-            false => text.push(one),
-        }
-    }
-    text
 }
 
 /// An error for the page, which has no flags.

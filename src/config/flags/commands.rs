@@ -1,6 +1,6 @@
 //! The flags of the commands other than `serve`.
 
-use super::parse::{Moment, duration, duration_back, moment};
+use super::parse::{Moment, duration, duration_back, moment, server_url};
 use super::prometheus::PrometheusFlags;
 use clap::{ArgGroup, Args, ValueEnum};
 use std::path::PathBuf;
@@ -206,9 +206,10 @@ pub struct ConvertFlags {
     pub namespace: Option<String>,
 
     /// The Prometheus that Plimsoll asks; a ScaledObject that names another one, or any where this is
-    /// not given, comes out as a preview.
-    #[arg(long, value_name = "URL")]
-    pub prometheus_url: Option<String>,
+    /// not given, comes out as a preview. May be repeated, for each address by which objects name it; a Service is the
+    /// same one with .svc and .svc.cluster.local behind its name.
+    #[arg(long, value_name = "URL", value_parser = server_url)]
+    pub prometheus_url: Vec<String>,
 }
 
 /// The flags of `plimsoll check`.

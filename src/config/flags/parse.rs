@@ -96,6 +96,15 @@ pub fn named_quantity(text: &str) -> Result<(String, f64), String> {
     Ok((name, above_zero(&value)?))
 }
 
+/// Parses the address of a Prometheus: `http://prometheus:9090`.
+pub fn server_url(text: &str) -> Result<String, String> {
+    let is_http = |url: reqwest::Url| matches!(url.scheme(), "http" | "https");
+    match text.parse().is_ok_and(is_http) {
+        true => Ok(text.to_owned()),
+        false => Err("http:// or https:// was expected, as in http://prometheus:9090".to_owned()),
+    }
+}
+
 /// A point in time as a user names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
@@ -170,6 +179,14 @@ mod tests {
         assert_eq!(moment("-90s").map(|moment| moment.before(100_000)), Ok(10_000));
         for wrong in ["yesterday", "12:30:00", "--2h", "2026-11-24T03:05:10", "-60", "2026-13-01"] {
             assert!(moment(wrong).unwrap_err().contains("such as -2h"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_prometheus_has_a_scheme() {
+        assert_eq!(server_url("http://prom:9090/x").as_deref(), Ok("http://prom:9090/x"));
+        for wrong in ["prom:9090", "ftp://prom", "prom", "http://", ""] {
+            assert!(server_url(wrong).unwrap_err().contains("http:// or https://"), "{wrong}");
         }
     }
 
