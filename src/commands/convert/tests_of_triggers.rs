@@ -296,7 +296,7 @@ fn what_keda_refuses_is_a_preview() {
         ),
         (
             &*format!("{{type: cron, metadata: {{{eight}: '0'}}}}"),
-            "triggers[1]: metadata.desiredReplicas \"0\" is refused by KEDA: expected a number other than 0",
+            "triggers[1] is left out: metadata.desiredReplicas \"0\" is refused by KEDA: expected a number other than 0",
         ),
         (
             &*trigger("ignoreNullValues: maybe"),
