@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 /// The number of files that a log is rotated through, the present one included.
 pub const FILES: u64 = 8;
-/// How long after a file was removed to make room no other one is: whatever fills the disk may take that at once, and
-/// would have taken the whole log before somebody looks.
+/// How long after a file was removed to make room no other one is, unless the log itself has taken it: whatever fills the
+/// disk may take that at once, and would have taken the whole log before somebody looks.
 const REMOVE_INTERVAL: Duration = Duration::from_secs(600);
 
 /// The files of a log.
@@ -31,6 +31,8 @@ pub struct Removed {
     pub bytes: u64,
     /// When the last one was removed.
     last: Option<Instant>,
+    /// How many bytes it had that were not written since.
+    room: u64,
     /// That made no room, and nothing was written since.
     is_in_vain: bool,
 }
@@ -65,6 +67,9 @@ impl LogFiles {
     pub fn write(&mut self, batch: &[u8]) -> io::Result<()> {
         let (path, mut removed) = (self.path.clone(), self.removed);
         let written = with_room(&path, &mut removed, || self.append(&path, batch));
+        if written.is_ok() {
+            removed.room = removed.room.saturating_sub(batch.len() as u64);
+        }
         self.removed = removed;
         written
     }
@@ -108,7 +113,8 @@ fn with_room(
 ) -> io::Result<()> {
     let written = write();
     removed.is_in_vain &= written.is_err();
-    let is_soon = removed.last.is_some_and(|last| last.elapsed() < REMOVE_INTERVAL);
+    let is_soon =
+        removed.room > 0 && removed.last.is_some_and(|last| last.elapsed() < REMOVE_INTERVAL);
     if !written.as_ref().is_err_and(is_storage_full) || is_soon || removed.is_in_vain {
         return written;
     }
@@ -122,6 +128,7 @@ fn with_room(
     };
     std::fs::remove_file(&oldest)?;
     (removed.bytes, removed.last) = (removed.bytes + bytes, Some(Instant::now()));
+    removed.room = bytes;
     let path = oldest.display();
     tracing::warn!(%path, bytes, "Removed the oldest file of the decision log, as the disk is full");
     let written = write();

@@ -91,7 +91,7 @@ pub fn search(
         trial.later = on(&later, &trial.spec).ok();
     }
     // What is recommended once is no reason to allow more the next time.
-    let by_default = variant::by_default(spec);
+    let by_default = variant::by_default(spec, &limits);
     let mut references = match by_default == *spec {
         true => trials.clone(),
         false => try_all(variant::targets(present, &by_default, &limits)?),

@@ -284,6 +284,23 @@ fn policies_of_scale_down_that_are_too_slow_are_replaced_and_those_that_disable_
     }
 }
 
+/// Such as a window of an hour, which each target has.
+#[test]
+fn what_is_kept_does_not_use_up_the_budget() {
+    let window = json!({"scaleDown": {"stabilizationWindowSeconds": 3_600}});
+    let disabled = json!({"scaleDown": {"selectPolicy": "Disabled"}});
+    let keep = Keep { scale_down: true, ..LIMITS.keep };
+    for (behavior, keep) in [(window, keep), (disabled, LIMITS.keep)] {
+        let mut spec = spec();
+        spec["behavior"] = behavior;
+        let found = searched_from(&spec, None, &waves(), Limits { keep, ..LIMITS });
+        let trials = || found.others.iter().chain(&found.recommended);
+        let eight = trials().find(|trial| trial.is_plain && trial.nominal == 8.0);
+        let why = eight.expect("8 % of headroom").ruled_out.clone().unwrap_or_default();
+        assert!(!why.contains("--budget"), "{}: {why}", spec["behavior"]);
+    }
+}
+
 #[test]
 fn a_tolerance_is_tried_where_scale_up_is_not_kept_and_outlives_the_rules() {
     let tolerances = |found: &Recommendation| -> Vec<String> {

@@ -87,15 +87,19 @@ pub fn targets(present: &Candidate, spec: &Value, limits: &Limits) -> Result<Vec
     Ok(variants)
 }
 
-/// The spec without what is tried besides targets: its rules of scale-down, its tolerance of scale-up, and its schedules.
-pub fn by_default(spec: &Value) -> Value {
+/// The spec without what others are tried for besides targets: its rules of scale-down, and its tolerance of scale-up. What is
+/// kept costs all of them as much.
+pub fn by_default(spec: &Value, limits: &Limits) -> Value {
     let mut spec = spec.clone();
     let remove = |of: Option<&mut Value>, field: &str| {
         let _ = of.and_then(Value::as_object_mut).and_then(|of| of.remove(field));
     };
-    remove(spec.pointer_mut("/behavior"), "scaleDown");
-    remove(spec.pointer_mut("/behavior/scaleUp"), "tolerance");
-    remove(Some(&mut spec), "schedules");
+    if !limits.keep.scale_down && spec["behavior"]["scaleDown"]["selectPolicy"] != "Disabled" {
+        remove(spec.pointer_mut("/behavior"), "scaleDown");
+    }
+    if !limits.keep.scale_up {
+        remove(spec.pointer_mut("/behavior/scaleUp"), "tolerance");
+    }
     spec
 }
 

@@ -83,7 +83,8 @@ impl Conversion {
     pub fn of_autoscaler(&self, mut spec: Value) -> Value {
         let Some(fields) = spec.as_object_mut() else { return spec };
         if let Some(paused) = fields.remove("paused") {
-            let mode = if paused == true { "Paused" } else { "Active" };
+            // What is no boolean was meant to be one: who pauses does not want a decision meanwhile.
+            let mode = if paused == false || paused.is_null() { "Active" } else { "Paused" };
             fields.entry("mode").or_insert(json!(mode));
         }
         if let Some(fallback) = fields.get_mut("fallback").and_then(Value::as_object_mut)

@@ -39,6 +39,10 @@ pub fn convert(
         conversion.note("fallback is left out: KEDA reads none where advanced.scalingModifiers.target is no whole number");
         return false;
     }
+    if fallback.failure_threshold < 0 || fallback.replicas < 0 {
+        conversion.missing("fallback is left out: its failureThreshold or replicas is below 0, and KEDA has none then");
+        return false;
+    }
     match fallback.behavior.as_deref().unwrap_or_default() {
         "" | "static" => {
             let interval = polling_interval.unwrap_or(POLLING_INTERVAL);

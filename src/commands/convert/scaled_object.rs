@@ -9,7 +9,7 @@ use super::zero;
 use crate::promql::formula::{nan_as_zero, to_promql, trigger_value};
 use serde::Deserialize;
 use serde_json::{Value, json};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The spec of a ScaledObject.
 #[derive(Deserialize)]
@@ -146,6 +146,11 @@ impl Conversion {
     /// `scalingModifiers`: one metric in place of those of the Prometheus triggers.
     fn modifiers(&mut self, modifiers: &Value, made: &mut Made) {
         let (formula, target) = (field(modifiers, "formula"), field(modifiers, "target"));
+        let named = made.queries.iter().map(|(name, ..)| name).collect::<BTreeSet<_>>();
+        if named.len() < made.queries.len() {
+            self.missing("advanced.scalingModifiers.formula is left out: two triggers have the same name, which KEDA refuses");
+            return;
+        }
         let operands: BTreeMap<String, String> = made
             .queries
             .iter()
@@ -160,7 +165,11 @@ impl Conversion {
         };
         let what = "advanced.scalingModifiers.target";
         let Some(target) = trigger::target(self, what, &target, trigger::cut_off) else { return };
-        let is_value = modifiers["metricType"] == "Value";
+        let kind = field(modifiers, "metricType");
+        if !["", "Value", "AverageValue"].contains(&&*kind) {
+            self.missing(&format!("advanced.scalingModifiers.metricType {kind:?}, which KEDA refuses, is read as AverageValue"));
+        }
+        let is_value = kind == "Value";
         let target_field = if is_value { "value" } else { "averageValue" };
         let doubled = nan_as_zero(&query);
         if doubled.is_some() {

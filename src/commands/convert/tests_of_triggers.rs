@@ -317,3 +317,45 @@ fn what_keda_refuses_is_a_preview() {
         assert!(!notes.contains(PREVIEW), "{notes}");
     }
 }
+
+#[test]
+fn what_keda_refuses_of_a_whole_object_is_a_preview() {
+    let [a, b] = ["x", "y"].map(|name| {
+        format!("{{type: prometheus, name: a, metadata: {{query: 'sum({name}{{namespace=\"shop\"}})', threshold: '5'}}}}")
+    });
+    let modifiers = |fields: &str| {
+        format!("  advanced: {{scalingModifiers: {{target: '3', formula: a{fields}}}}}\n")
+    };
+    for (fields, triggers, expected) in [
+        (
+            "  fallback: {failureThreshold: 3, replicas: -1}\n".to_owned(),
+            a.clone(),
+            "fallback is left out: its failureThreshold or replicas is below 0",
+        ),
+        (
+            "  fallback: {failureThreshold: -1, replicas: 6, behavior: currentReplicasIfHigher}\n"
+                .to_owned(),
+            a.clone(),
+            "is below 0, and KEDA has none then",
+        ),
+        (modifiers(""), format!("{a}, {b}"), "two triggers have the same name"),
+        (
+            modifiers(", metricType: Utilization"),
+            a.clone(),
+            "metricType \"Utilization\", which KEDA refuses, is read as AverageValue",
+        ),
+    ] {
+        let (spec, notes) =
+            scaled(&format!("{fields}  minReplicaCount: 1\n  triggers: [{triggers}]\n"));
+        assert_eq!(spec["mode"], "Preview", "{notes}");
+        assert!(notes.contains(expected), "{expected}: {notes}");
+        assert!(
+            spec["fallback"].is_null() && spec["customMetrics"][0]["fallback"].is_null(),
+            "{spec}"
+        );
+    }
+    // A name without a value is none.
+    let cpu = "{type: cpu, metricType: Utilization, metadata: {value: '50', containerName: null}}";
+    let (spec, notes) = scaled(&format!("  minReplicaCount: 1\n  triggers: [{cpu}]\n"));
+    assert_eq!(spec["metrics"][0]["type"], "Resource", "{notes}");
+}

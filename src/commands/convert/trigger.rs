@@ -92,7 +92,7 @@ impl Trigger {
 
     /// A field of the metadata as text.
     fn field(&self, name: &str) -> Option<String> {
-        self.metadata.get(name).map(|value| match value {
+        self.metadata.get(name).filter(|value| !value.is_null()).map(|value| match value {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         })
