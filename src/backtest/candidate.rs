@@ -65,7 +65,7 @@ pub struct Measure {
     pub query: Option<PrometheusMetric>,
     /// The load of one pod by the target as it is written, in the metric's unit. For a utilization it is the percentage
     /// until the request is known.
-    target: f64,
+    pub(super) target: f64,
     /// What one pod carries, if that is not the target.
     pub pod_carries: Option<f64>,
     /// What the target and what a pod carries are multiples of, in the metric's unit: a hundredth of the request for a

@@ -1,7 +1,8 @@
 //! Load that was cut off while new pods started: each ready pod carries as much when others become ready as before, where it
 //! would carry less if nothing had been cut off.
 
-use super::candidate::{Candidate, Measure};
+use super::candidate::Candidate;
+use super::history::WasThere;
 use super::load::Load;
 use super::recorded::{Recorded, Replicas};
 use super::saturation::LowConfidence;
@@ -33,20 +34,24 @@ struct Row {
     of_pod: f64,
 }
 
-/// The parts of the recorded loads of a candidate that were probably cut off while pods started, by how many were ready.
+/// The parts of the recorded loads of a candidate that were probably cut off while pods started, by how many were ready. None
+/// where pods with a sample were counted, which says nothing of those.
 pub fn while_starting(
     candidate: &Candidate,
     recorded: &Recorded,
-    ready: &Replicas,
+    was_there: &WasThere,
 ) -> Vec<LowConfidence> {
+    if was_there.is_counted {
+        return Vec::new();
+    }
+    let ready = &was_there.ready;
     let loads = candidate.metrics.iter().zip(&recorded.loads);
     // Of memory each pod holds as much at any time.
     let loads = loads.filter(|(metric, _)| !metric.is_memory());
     let behavior = candidate.spec.behavior.as_ref();
     let tolerance = behavior.and_then(|behavior| behavior.scale_up.tolerance);
     let edge = 1.0 + tolerance.unwrap_or(ControllerConfig::default().tolerance);
-    let edge = |metric: &Measure| edge * metric.carries() / (1.0 + metric.headroom() / 100.0);
-    loads.flat_map(|(metric, load)| cut_off(load, ready, edge(metric))).collect()
+    loads.flat_map(|(metric, load)| cut_off(load, ready, edge * metric.target)).collect()
 }
 
 /// The same of one load, by what a pod carries when pods are added: there many a load happens to stay for a minute.

@@ -96,7 +96,7 @@ impl MetricName {
         Ok(Self { pattern, template: template.to_owned() })
     }
 
-    /// Whether it may be this for some series.
+    /// Whether a series of some name can have this metric name.
     fn may_be(&self, metric: &str) -> bool {
         match self.template.split_once('$') {
             None => self.template == metric,
@@ -308,7 +308,7 @@ impl Rule {
         self.filters.iter().all(|filter| filter.pattern.is_match(series) == filter.must_match)
     }
 
-    /// Whether it may give a metric of this name, of whatever series there are.
+    /// Whether this rule can give a metric of this name, whichever series there are.
     pub fn may_give(&self, metric: &str) -> bool {
         let name = self.series.selector.split('{').next().unwrap_or_default().trim();
         match is_metric_name(name) {

@@ -41,8 +41,8 @@ pub struct Weeks {
 
 impl Choice {
     /// The replica-hours that are allowed are those of a plain target within the budget, with the defaults of all else that is
-    /// tried. Where the present maximum or
-    /// rules of scale-up may hold pods back, it is what the load needs with as much on top, if that is more.
+    /// tried. Where the present maximum or rules of scale-up may hold pods back, it is what the load needs with as much on
+    /// top, if that is more.
     pub fn new(present: Trial, references: &[Trial], limits: Limits, weeks: Weeks) -> Self {
         let is_held = present.is_capped() || is_paced(&present.spec);
         let most = limits.most_headroom();

@@ -85,20 +85,22 @@ pub fn search(
     })?;
     now.later = Some(on(&later, spec)?);
     let needs = tuned.needs(present, options);
+    // What only targets cost is known of the rest, too.
+    let try_plain = |targets: Vec<Variant>| {
+        let mut trials = try_all(targets);
+        for trial in &mut trials {
+            trial.later = on(&later, &trial.spec).ok();
+        }
+        trials
+    };
     let plain = variant::targets(present, spec, &limits)?;
-    let mut trials = try_all(plain.clone());
-    for trial in &mut trials {
-        trial.later = on(&later, &trial.spec).ok();
-    }
+    let mut trials = try_plain(plain.clone());
     // What is recommended once is no reason to allow more the next time.
     let by_default = variant::by_default(spec, &limits);
-    let mut references = match by_default == *spec {
+    let references = match by_default == *spec {
         true => trials.clone(),
-        false => try_all(variant::targets(present, &by_default, &limits)?),
+        false => try_plain(variant::targets(present, &by_default, &limits)?),
     };
-    for trial in references.iter_mut().filter(|trial| trial.later.is_none()) {
-        trial.later = on(&later, &trial.spec).ok();
-    }
     let mut choice = Choice::new(now.clone(), &references, limits, weeks);
     choice.is_doubtful = trace.known_ms() < LEAST_KNOWN_MS;
     // What is cut off in the rest would only seem to confirm what is cheaper.

@@ -4,6 +4,7 @@ use super::super::candidate::{Candidate, Measure};
 use super::super::load::Load;
 use super::super::trace::Trace;
 use super::trial::{Limits, Trial};
+use crate::hpa::ControllerConfig;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
@@ -11,8 +12,6 @@ use std::collections::BTreeMap;
 const HEADROOM: [f64; 8] = [0.0, 2.0, 5.0, 8.0, 12.0, 16.0, 20.0, 30.0];
 /// The stabilization windows of scale-down that are tried, in seconds.
 const DOWN_WINDOWS: [i64; 4] = [120, 300, 600, 900];
-/// The one of a spec that gives none.
-const DEFAULT_DOWN_WINDOW: i64 = 300;
 /// The tolerances of scale-up that are tried: by default a load up to a tenth above the target changes nothing.
 const UP_TOLERANCES: [f64; 2] = [0.05, 0.02];
 /// The percent of the pods that may go in a minute, which are tried with [`STEPS_WINDOW`].
@@ -94,7 +93,7 @@ pub fn by_default(spec: &Value, limits: &Limits) -> Value {
     let remove = |of: Option<&mut Value>, field: &str| {
         let _ = of.and_then(Value::as_object_mut).and_then(|of| of.remove(field));
     };
-    if !limits.keep.scale_down && spec["behavior"]["scaleDown"]["selectPolicy"] != "Disabled" {
+    if !limits.keep.scale_down && !is_disabled(&spec, "scaleDown") {
         remove(spec.pointer_mut("/behavior"), "scaleDown");
     }
     if !limits.keep.scale_up {
@@ -126,8 +125,7 @@ pub fn variants(plain: &Variant, schedules: &[Value], limits: &Limits) -> Vec<Va
 
 /// Other windows of scale-down, scale-down by steps, and without policies. One that never scales down does so for a reason.
 fn scale_down(plain: &Variant) -> Vec<Variant> {
-    let rules = &plain.spec["behavior"]["scaleDown"];
-    if rules["selectPolicy"] == "Disabled" {
+    if is_disabled(&plain.spec, "scaleDown") {
         return Vec::new();
     }
     let window = |seconds: i64| {
@@ -147,7 +145,9 @@ fn scale_down(plain: &Variant) -> Vec<Variant> {
                 json!([{"type": "Percent", "value": percent, "periodSeconds": 60}]);
         })
     };
-    let present = rules["stabilizationWindowSeconds"].as_i64().unwrap_or(DEFAULT_DOWN_WINDOW);
+    let rules = &plain.spec["behavior"]["scaleDown"];
+    let default = ControllerConfig::default().downscale_stabilization_seconds;
+    let present = rules["stabilizationWindowSeconds"].as_i64().unwrap_or(default.into());
     let others = DOWN_WINDOWS.into_iter().filter(|window| *window != present);
     let mut variants: Vec<Variant> = others.map(window).collect();
     variants.extend(DOWN_STEPS.iter().map(steps));
@@ -179,6 +179,10 @@ pub fn maximum(base: &Variant, needs: &[i64]) -> Option<Variant> {
     Some(base.and(&format!("maxReplicas {raised}"), |spec| spec["maxReplicas"] = json!(raised)))
 }
 
+fn is_disabled(spec: &Value, direction: &str) -> bool {
+    spec["behavior"][direction]["selectPolicy"] == "Disabled"
+}
+
 /// The fields of a direction of `behavior` that say how fast it goes.
 const PACE: [&str; 3] = ["policies", "selectPolicy", "stabilizationWindowSeconds"];
 
@@ -190,7 +194,7 @@ pub fn is_paced(spec: &Value) -> bool {
 
 /// Scale-up at the pace that it has by default, if the spec has another one. One that never scales up does so for a reason.
 pub fn scale_up(base: &Variant) -> Option<Variant> {
-    if !is_paced(&base.spec) || base.spec["behavior"]["scaleUp"]["selectPolicy"] == "Disabled" {
+    if !is_paced(&base.spec) || is_disabled(&base.spec, "scaleUp") {
         return None;
     }
     Some(base.and("scale-up as by default", |spec| {

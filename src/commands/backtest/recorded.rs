@@ -137,8 +137,8 @@ impl Backend {
         let (options, start) = self.options(candidate, &was_there, grid).await?;
         let recorded = history.recorded(candidate, grid).await;
         let mut recorded = recorded.map_err(|error| error.to_string())?;
-        if let (false, Ok(part)) = (was_there.is_counted, recorded.between(Some(first), None)) {
-            recorded.cut_off = backtest::while_starting(candidate, &part, &was_there.ready);
+        if let Ok(part) = recorded.between(Some(first), None) {
+            recorded.cut_off = backtest::while_starting(candidate, &part, &was_there);
         }
         let reproduction = match recorded.between(Some(from - earlier), None) {
             Ok(part) => backtest::reproduce(candidate, &part, &was_there, from, &options)?,
@@ -252,12 +252,10 @@ pub async fn run(
     }
     let loads = tried.iter().flat_map(|recorded| &recorded.loads);
     let mut low_confidence = low_confidence(loads);
-    if !was_there.is_counted {
-        let of_one = candidates.iter().zip(&tried).next();
-        low_confidence.extend(of_one.into_iter().flat_map(|(candidate, recorded)| {
-            backtest::while_starting(candidate, recorded, &was_there.ready)
-        }));
-    }
+    let of_one = candidates.iter().zip(&tried).next();
+    low_confidence.extend(of_one.into_iter().flat_map(|(candidate, recorded)| {
+        backtest::while_starting(candidate, recorded, &was_there)
+    }));
     low_confidence
         .retain(|part| part.to * 1000.0 > begin as f64 && part.from * 1000.0 < end as f64);
     low_confidence.extend(not_tried(grid, begin, end));

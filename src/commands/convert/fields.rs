@@ -3,7 +3,7 @@
 //! Sources: `autoscaling/v1` and `autoscaling/v2` of Kubernetes 1.36; the definition of ScaledObjects, and the
 //! Prometheus, Cron, CPU and Memory scalers of KEDA 2.21.
 
-use super::super::check_schema::{self, Unknown};
+use super::super::check_schema::{self, Faults, Unknown};
 use serde_json::{Value, json};
 use std::sync::LazyLock;
 
@@ -100,8 +100,12 @@ fn scaled_object() -> Value {
 /// Why kubectl apply refuses it.
 pub fn check(version: &str, spec: &Value) -> Result<(), String> {
     let schema = if version == "autoscaling/v1" { &HPA_V1 } else { &HPA_V2 };
-    let faults = check_schema::check_part(schema, spec, "spec");
-    let unknown = faults.unknown.iter().map(ToString::to_string);
+    refused(check_schema::check_part(schema, spec, "spec"), |one| one.to_string())
+}
+
+/// The first of these faults; an unknown field in these words.
+fn refused(faults: Faults, words: impl Fn(Unknown) -> String) -> Result<(), String> {
+    let unknown = faults.unknown.into_iter().map(words);
     faults.invalid.into_iter().chain(unknown).next().map_or(Ok(()), Err)
 }
 
@@ -112,9 +116,7 @@ pub fn check(version: &str, spec: &Value) -> Result<(), String> {
 pub fn check_annotation(annotation: &str, field: &str, value: &Value) -> Result<(), String> {
     let path = format!("metadata.annotations.{annotation}");
     let faults = check_schema::check_part(&HPA_V2["properties"][field], value, &path);
-    let unknown = |Unknown { path, known }| format!("{path}: expected one of {known}");
-    let unknown = faults.unknown.into_iter().map(unknown);
-    faults.invalid.into_iter().chain(unknown).next().map_or(Ok(()), Err)
+    refused(faults, |Unknown { path, known }| format!("{path}: expected one of {known}"))
 }
 
 /// The spec of a ScaledObject without the fields that KEDA does not know, and these: one that is misspelled says nothing
