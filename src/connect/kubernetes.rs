@@ -349,6 +349,55 @@ mod tests {
         }
     }
 
+    /// kubectl reads them as fields that are not there.
+    #[tokio::test]
+    async fn empty_fields_of_a_kubeconfig_are_none() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("config");
+        for (cluster, user, namespace) in [
+            ("", "", "namespace: ''"),
+            ("tls-server-name: ''", "token: ''", ""),
+            ("certificate-authority: '', certificate-authority-data: ''", "tokenFile: ''", ""),
+            ("proxy-url: ''", "client-certificate-data: '', client-key-data: ''", ""),
+            ("", "client-certificate: '', client-key: ''", ""),
+            ("", "username: '', password: ''", ""),
+            ("", "as: '', as-uid: ''", ""),
+        ] {
+            let text = format!(
+                "current-context: x\nclusters: [{{name: x, cluster: {{server: 'https://localhost:1', {cluster}}}}}]\n\
+                 contexts: [{{name: x, context: {{cluster: x, user: x, {namespace}}}}}]\n\
+                 users: [{{name: x, user: {{{user}}}}}]\n"
+            );
+            std::fs::write(&path, &text).unwrap();
+            let found = of_command(&path, None).await;
+            let found = found.unwrap_or_else(|error| panic!("{text}: {error}"));
+            assert_eq!(found.namespace, "default", "{text}");
+            assert_eq!(found.client.default_namespace(), "default", "{text}");
+            of_server(&path).await.unwrap_or_else(|error| panic!("{text}: {error}"));
+        }
+    }
+
+    /// They can't be sent. A block scalar ends in a line break.
+    #[tokio::test]
+    async fn credentials_with_control_characters_are_refused() {
+        for user in [
+            "    token: |\n      s3cret\n",
+            "    token: \"s3\\x01cret\"\n",
+            "    username: \"a\\nb\"\n    password: s3cret\n",
+            "    as: \"a\\nb\"\n",
+            "    as-uid: \"a\\nb\"\n    as: a\n",
+            "    as-groups: [\"a\\nb\"]\n    as: a\n",
+        ] {
+            let errors = refused(user).await;
+            assert_eq!(errors.len(), 2, "{user}");
+            for error in errors {
+                assert!(!error.contains("s3cret"), "{user}: {error}");
+                assert!(error.contains("control characters"), "{user}: {error}");
+            }
+        }
+    }
+
     #[tokio::test]
     async fn a_kubeconfig_without_a_current_context_is_told_of_in_words() {
         let folder = tempfile::tempdir().unwrap();
