@@ -3,6 +3,7 @@
 use super::error::ConnectError;
 use crate::causes::causes;
 use kube::config::{Context, Kubeconfig, KubeconfigError};
+use secrecy::{ExposeSecret, SecretString};
 use std::ffi::OsStr;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -34,11 +35,50 @@ fn unreadable(files: String, error: &KubeconfigError) -> ConnectError {
     ConnectError::Kubeconfig { files, error: causes(error) }
 }
 
-/// Reads a file. An empty `current-context`, as `kubectl config unset` leaves it, is none.
+/// Reads a file.
 fn read_file(path: &Path) -> Result<Kubeconfig, KubeconfigError> {
     let mut read = Kubeconfig::read_from(path)?;
-    read.current_context.take_if(|context| context.is_empty());
+    leave_out_empty(&mut read, path.parent().unwrap_or(Path::new("")));
     Ok(read)
+}
+
+/// A text that is empty is none, as for kubectl: `kubectl config unset` and generators leave such. The names of files are
+/// absolute by now: an empty one is the folder.
+fn leave_out_empty(config: &mut Kubeconfig, folder: &Path) {
+    fn text(field: &mut Option<String>) {
+        field.take_if(|text| text.is_empty());
+    }
+    fn secret(field: &mut Option<SecretString>) {
+        field.take_if(|text| text.expose_secret().is_empty());
+    }
+    let folder = folder.join("");
+    let file = |field: &mut Option<String>| {
+        field.take_if(|path| path.is_empty() || Path::new(path).as_os_str() == folder.as_os_str());
+    };
+    text(&mut config.current_context);
+    for context in config.contexts.iter_mut().filter_map(|named| named.context.as_mut()) {
+        text(&mut context.namespace);
+        text(&mut context.user);
+    }
+    for cluster in config.clusters.iter_mut().filter_map(|named| named.cluster.as_mut()) {
+        text(&mut cluster.server);
+        text(&mut cluster.tls_server_name);
+        text(&mut cluster.proxy_url);
+        text(&mut cluster.certificate_authority_data);
+        file(&mut cluster.certificate_authority);
+    }
+    for user in config.auth_infos.iter_mut().filter_map(|named| named.auth_info.as_mut()) {
+        text(&mut user.username);
+        secret(&mut user.password);
+        secret(&mut user.token);
+        file(&mut user.token_file);
+        text(&mut user.client_certificate_data);
+        file(&mut user.client_certificate);
+        secret(&mut user.client_key_data);
+        file(&mut user.client_key);
+        text(&mut user.impersonate);
+        text(&mut user.impersonate_uid);
+    }
 }
 
 /// The kubeconfig of the environment: the files of `KUBECONFIG`, of those that are there, or `~/.kube/config`. None where
@@ -115,7 +155,7 @@ impl Found {
             let error = format!("{from}: there is no context {wanted:?}; {}", self.contexts());
             return Err(self.wrong(error));
         };
-        match context.user.as_deref().filter(|user| !user.is_empty()) {
+        match context.user.as_deref() {
             Some(user) if auth_infos.iter().all(|known| known.name != user) => {
                 Err(self.wrong(format!("user {user:?} was not found for context {name:?}")))
             }

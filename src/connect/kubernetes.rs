@@ -11,12 +11,13 @@ use crate::kube_error::worded;
 use crate::retry::{Counting, Retries};
 use crate::telemetry::Metrics;
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{HeaderValue, Request, Response};
 use kube::Client;
 use kube::client::{AuthError, Body, ClientBuilder};
-use kube::config::KubeConfigOptions;
+use kube::config::{AuthInfo, KubeConfigOptions};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
+use secrecy::ExposeSecret;
 use std::io::Write;
 use std::path::Path;
 use std::sync::{Arc, Once};
@@ -123,11 +124,29 @@ async fn load(
     let mut client =
         loaded.map_err(|error| file.wrong(format!("context {name}: {}", causes(&error))))?;
     choose_proxy(&mut client, &file.config, Some(name));
+    if let Some(field) = unsendable(&client.auth_info) {
+        let fault = "has control characters, such as a line break";
+        return Err(file.wrong(format!("context {name}: {field} of its user {fault}")));
+    }
     let of = match context.user.as_deref() {
-        Some("") | None => format!("context {name}"),
+        None => format!("context {name}"),
         Some(user) => format!("context {name}, user {user}"),
     };
     Ok((Configuration { client, of }, name.to_owned()))
+}
+
+/// The field of credentials that no header can have.
+fn unsendable(user: &AuthInfo) -> Option<&'static str> {
+    let token = user.token.as_ref().map(ExposeSecret::expose_secret);
+    let groups = user.impersonate_groups.iter().flatten();
+    let texts = [
+        ("token", token),
+        ("as", user.impersonate.as_deref()),
+        ("as-uid", user.impersonate_uid.as_deref()),
+    ];
+    let texts = texts.into_iter().filter_map(|(field, text)| Some((field, text?)));
+    let mut all = texts.chain(groups.map(|group| ("as-groups", &**group)));
+    all.find(|(_, text)| HeaderValue::try_from(*text).is_err()).map(|(field, _)| field)
 }
 
 /// The client of another replica at this address, which authenticates as at the API server. Its certificate
@@ -384,7 +403,6 @@ mod tests {
         for user in [
             "    token: |\n      s3cret\n",
             "    token: \"s3\\x01cret\"\n",
-            "    username: \"a\\nb\"\n    password: s3cret\n",
             "    as: \"a\\nb\"\n",
             "    as-uid: \"a\\nb\"\n    as: a\n",
             "    as-groups: [\"a\\nb\"]\n    as: a\n",
