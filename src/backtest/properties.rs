@@ -24,7 +24,7 @@ struct One {
 struct Seen(Vec<One>);
 
 impl Traced for Seen {
-    fn metric(&mut self, _: usize, _: MetricTrace) {}
+    fn metric(&mut self, _: usize, _: &MetricTrace) {}
     fn step(&mut self, _: Step) {}
 }
 

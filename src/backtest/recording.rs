@@ -178,7 +178,7 @@ pub fn is_change(entry: &Entry) -> bool {
 }
 
 impl Trace for Recording {
-    fn metric(&mut self, index: usize, trace: MetricTrace) {
+    fn metric(&mut self, index: usize, trace: &MetricTrace) {
         self.trace.metric(index, trace);
     }
 

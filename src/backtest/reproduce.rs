@@ -196,7 +196,7 @@ impl<'a> Beside<'a> {
 }
 
 impl Trace for Beside<'_> {
-    fn metric(&mut self, _: usize, _: MetricTrace) {}
+    fn metric(&mut self, _: usize, _: &MetricTrace) {}
     fn step(&mut self, _: Step) {}
 }
 

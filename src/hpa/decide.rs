@@ -357,14 +357,14 @@ fn propose(
         };
         let Some(proposal) = proposal else {
             status.current.push(Current::None);
-            trace.metric(index, super::MetricTrace::default());
+            trace.metric(index, &super::MetricTrace::default());
             continue;
         };
         if proposal.is_measured {
             best_measured = best_measured.max(Some(proposal.replicas));
         }
         status.current.push(proposal.current);
-        trace.metric(index, proposal.trace);
+        trace.metric(index, &proposal.trace);
         if best.0 == 0 || proposal.replicas > best.0 {
             best = (proposal.replicas, Some(index));
             winner = stand_in;

@@ -7,7 +7,7 @@ use crate::time::UnixMillis;
 /// Receives the trace of a decision while it is made.
 pub trait Trace {
     /// One metric was computed, or failed.
-    fn metric(&mut self, index: usize, trace: MetricTrace);
+    fn metric(&mut self, index: usize, trace: &MetricTrace);
     /// A step changed the number of replicas, or kept it.
     fn step(&mut self, step: Step);
     /// One metric failed: the reason of its event, and the cause in words. What is done about it is
@@ -19,14 +19,14 @@ pub trait Trace {
 
 impl Trace for () {
     #[inline]
-    fn metric(&mut self, _: usize, _: MetricTrace) {}
+    fn metric(&mut self, _: usize, _: &MetricTrace) {}
     #[inline]
     fn step(&mut self, _: Step) {}
 }
 
 impl<T: Trace> Trace for Option<T> {
     #[inline]
-    fn metric(&mut self, index: usize, trace: MetricTrace) {
+    fn metric(&mut self, index: usize, trace: &MetricTrace) {
         if let Some(receiver) = self {
             receiver.metric(index, trace);
         }
@@ -115,10 +115,12 @@ pub struct RecordedTrace {
 }
 
 impl Trace for RecordedTrace {
-    fn metric(&mut self, index: usize, trace: MetricTrace) {
-        self.metrics.push((index, trace));
+    #[inline]
+    fn metric(&mut self, index: usize, trace: &MetricTrace) {
+        self.metrics.push((index, *trace));
     }
 
+    #[inline]
     fn step(&mut self, step: Step) {
         self.steps.push(step);
     }

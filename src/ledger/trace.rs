@@ -14,6 +14,7 @@ pub struct DecisionTrace {
 
 impl DecisionTrace {
     /// Forgets the decision before.
+    #[inline]
     pub fn clear(&mut self) {
         self.recorded.metrics.clear();
         self.recorded.steps.clear();
@@ -23,7 +24,7 @@ impl DecisionTrace {
 
 impl Trace for DecisionTrace {
     #[inline]
-    fn metric(&mut self, index: usize, trace: MetricTrace) {
+    fn metric(&mut self, index: usize, trace: &MetricTrace) {
         self.recorded.metric(index, trace);
     }
 
