@@ -2,7 +2,8 @@
 
 use super::error::ConnectError;
 use crate::causes::causes;
-use kube::config::{Context, Kubeconfig, KubeconfigError};
+use http::HeaderValue;
+use kube::config::{AuthInfo, Context, Kubeconfig, KubeconfigError};
 use secrecy::{ExposeSecret, SecretString};
 use std::ffi::OsStr;
 use std::io;
@@ -79,6 +80,20 @@ fn leave_out_empty(config: &mut Kubeconfig, folder: &Path) {
         text(&mut user.impersonate);
         text(&mut user.impersonate_uid);
     }
+}
+
+/// The field of credentials that no header can have.
+pub fn unsendable(user: &AuthInfo) -> Option<&'static str> {
+    let token = user.token.as_ref().map(ExposeSecret::expose_secret);
+    let groups = user.impersonate_groups.iter().flatten();
+    let texts = [
+        ("token", token),
+        ("as", user.impersonate.as_deref()),
+        ("as-uid", user.impersonate_uid.as_deref()),
+    ];
+    let texts = texts.into_iter().filter_map(|(field, text)| Some((field, text?)));
+    let mut all = texts.chain(groups.map(|group| ("as-groups", &**group)));
+    all.find(|(_, text)| HeaderValue::try_from(*text).is_err()).map(|(field, _)| field)
 }
 
 /// The kubeconfig of the environment: the files of `KUBECONFIG`, of those that are there, or `~/.kube/config`. None where
