@@ -426,14 +426,15 @@ fn the_chart_is_installed_upgraded_and_uninstalled_without_touching_workloads() 
             "-n",
             "plimsoll",
             "--set",
-            "apiServices.external=true,apiServices.resource=true",
+            "apiServices.external=true,apiServices.resource=true,config.resourceRules.window=1m",
             "--set",
-            "dashboard.enabled=true",
+            "dashboard.enabled=true,prometheus.url=http://me:s3cret@prometheus:9090",
         ];
         let old = [&["install", "plimsoll", &chart, "--set", "image.tag=0.0.9"], &everything[..]];
         let notes = cluster.helm(&old.concat()).await.expect("helm install");
         let other_image = "--set image.tag=,image.digest=";
         assert!(notes.contains("image plimsoll:0.0.9.") && notes.contains(other_image), "{notes}");
+        assert!(notes.contains("queried at http://prometheus:9090.\n"), "{notes}");
         eventually("its pods are let in", SOON, async || {
             let pods = ["-n", "plimsoll", "get", "pods", "-o", "name"];
             let pods = cluster.kubectl(&pods).await;
