@@ -323,7 +323,7 @@ fn kustomize_uninstalls_what_it_installed_and_keeps_the_autoscalers() {
 }
 
 #[test]
-fn an_operator_may_freeze_and_pause_and_no_more() {
+fn an_operator_may_freeze_and_rewrites_no_autoscaler() {
     on_shared_bed("install-operator", async |bed, _| {
         let binding = [
             "create",
@@ -347,13 +347,13 @@ fn an_operator_may_freeze_and_pause_and_no_more() {
         for needed in [
             &["get", "leases.coordination.k8s.io/plimsoll", "-n", "plimsoll"][..],
             &["list", "autoscalers.plimsoll.dev", "-A"],
-            &["patch", "autoscalers.plimsoll.dev", "-A"],
         ] {
             assert!(can(needed).await, "{needed:?}");
         }
         for needless in [
             &["patch", "leases.coordination.k8s.io/other", "-n", "plimsoll"][..],
             &["delete", "leases.coordination.k8s.io/plimsoll", "-n", "plimsoll"],
+            &["patch", "autoscalers.plimsoll.dev", "-A"],
             &["create", "autoscalers.plimsoll.dev", "-A"],
             &["delete", "autoscalers.plimsoll.dev", "-A"],
             &["update", "deployments.apps", "--subresource=scale", "-A"],
