@@ -3,7 +3,7 @@ CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
 
 .PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-large bench-growth \
-	bench-outage bench-fairness bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom licenses advisories clean
+	bench-outage bench-fairness bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom release-sboms licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -248,11 +248,18 @@ release: static sbom ## A static binary and its SBOM, in target/dist-release
 	@cp $(STATIC) target/dist-release/
 	@target/dist-release/plimsoll --version && du -h target/dist-release/*
 
+# Into this file, of a build with these flags. Cargo writes one for each member of the workspace; only the product is released.
+SBOM = PATH="$(TOOLS)/bin:$$PATH" $(CARGO) cyclonedx --format json --no-build-deps --override-filename $(1).cdx $(2) && \
+	rm -f */$(1).cdx.json && mkdir -p target/dist-release && mv $(1).cdx.json target/dist-release/
+
 sbom: $(CYCLONEDX) ## Its SBOM alone
-	PATH="$(TOOLS)/bin:$$PATH" $(CARGO) cyclonedx --format json --no-build-deps --override-filename plimsoll.cdx
-	@# It writes one for each member of the workspace; only the product is released.
-	@rm -f bed/plimsoll.cdx.json simulation/plimsoll.cdx.json image/plimsoll.cdx.json
-	@mkdir -p target/dist-release && mv plimsoll.cdx.json target/dist-release/
+	$(call SBOM,plimsoll,--target $(HOST))
+
+release-sboms: $(CYCLONEDX) ## Those of the archives of a release, as its workflow builds them
+	$(call SBOM,plimsoll-linux-amd64,--target x86_64-unknown-linux-musl)
+	$(call SBOM,plimsoll-linux-arm64,--target aarch64-unknown-linux-musl)
+	$(call SBOM,plimsoll-darwin-amd64,--target x86_64-apple-darwin --no-default-features)
+	$(call SBOM,plimsoll-darwin-arm64,--target aarch64-apple-darwin --no-default-features)
 
 licenses: $(DENY) ## Licences and sources of the dependencies
 	$(DENY) check licenses bans sources

@@ -1,7 +1,7 @@
 //! What a release is made of: `deploy/release`, the chart's metadata and README, the manifest for
 //! krew, and the workflows.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::fmt::Write;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -36,7 +36,7 @@ fn sums() -> (tempfile::NamedTempFile, Vec<(String, String)>) {
         .map(|(sum, name)| (format!("plimsoll-{name}.tar.gz"), format!("{sum:064x}")))
         .collect();
     let file = tempfile::NamedTempFile::new().unwrap();
-    let mut text = format!("{:064x}  plimsoll.cdx.json\n", 9);
+    let mut text = format!("{:064x}  plimsoll-linux-amd64.cdx.json\n", 9);
     for (name, sum) in &sums {
         writeln!(text, "{sum}  {name}").unwrap();
     }
@@ -113,7 +113,7 @@ fn released(arguments: &[&str], programs: &[(&str, &str)]) -> (bool, String) {
     }
     // What else the path has, such as a docker of this machine, must not be found.
     let path = std::env::var_os("PATH").unwrap();
-    for needed in ["bash", "dirname"] {
+    for needed in ["bash", "dirname", "sha256sum"] {
         let mut all = std::env::split_paths(&path).map(|folder| folder.join(needed));
         symlink(all.find(|one| one.exists()).expect("it is there"), folder.path().join(needed))
             .unwrap();
@@ -129,14 +129,16 @@ fn released(arguments: &[&str], programs: &[(&str, &str)]) -> (bool, String) {
 /// Both would be signed alike.
 #[test]
 fn a_version_is_released_once() {
-    let unpublished = |docker: &str, gh: &str| {
-        let image = "registry.example/owner/name";
-        let arguments = ["unpublished", "1.2.3", "owner/name", image, &format!("{image}/chart")];
+    let image = "registry.example/owner/name";
+    let unpublished_as = |image: &str, docker: &str, gh: &str| {
+        let chart = "registry.example/owner/name/chart";
+        let arguments = ["unpublished", "1.2.3", "owner/name", image, chart];
         // A program without a text is not there.
         let mut programs = vec![("docker", docker), ("gh", gh)];
         programs.retain(|(_, says)| !says.is_empty());
         released(&arguments, &programs)
     };
+    let unpublished = |docker: &str, gh: &str| unpublished_as(image, docker, gh);
     let no_image = "!ERROR: registry.example/owner/name:1.2.3: not found";
     let no_helper =
         "!error getting credentials: docker-credential-x: executable file not found in $PATH";
@@ -157,14 +159,21 @@ fn a_version_is_released_once() {
         let (succeeds, error) = unpublished(docker, gh);
         assert!(!succeeds && error.contains(expected), "{error}");
     }
+    // A job that is run again finds what it has published: a manifest, or the layer of a chart, by its digest.
+    let manifest = r#"{"layers": [{"digest": "sha256:0c"}]}"#;
+    let sum = "232939db49aea45fed8508617d6a7e07e6e771a082ae0d4abf7702f1987c5035";
+    for own in [format!("sha256:{sum}"), "sha256:0c".to_owned()] {
+        let (_, error) = unpublished_as(&format!("{image}@{own}"), manifest, no_release);
+        assert!(error.contains("name/chart:1.2.3 is published already"), "{own}: {error}");
+    }
+    let (_, error) = unpublished_as(&format!("{image}@sha256:0d"), manifest, no_release);
+    assert!(error.contains("owner/name:1.2.3 is published already"), "{error}");
     // Each job that gives something a name others use asks first.
     let workflow = read(".github/workflows/release.yaml");
     for (name, job) in yaml(&workflow)["jobs"].as_object().unwrap() {
-        let runs = |text: &str| {
-            let steps = job["steps"].as_array().into_iter().flatten();
-            let mut runs = steps.filter_map(|step| step["run"].as_str());
-            runs.any(|run| run.contains(text))
-        };
+        let steps = job["steps"].as_array().into_iter().flatten();
+        let script: String = steps.filter_map(|step| step["run"].as_str()).collect();
+        let runs = |text: &str| script.contains(text);
         if ["imagetools create", "helm push"].into_iter().any(runs) {
             assert!(runs("deploy/release unpublished"), "{name}");
         }
@@ -173,6 +182,12 @@ fn a_version_is_released_once() {
             assert_eq!(job["environment"], "release", "{name}");
         }
         assert_eq!(runs("gh release create"), runs("deploy/release tagged"), "{name}");
+        // The name of an image comes last.
+        if let Some(named) = script.find("--tag \"$IMAGE:$VERSION\"") {
+            for before in ["deploy/release unpublished", "cosign sign", "cosign attest"] {
+                assert!(script.find(before).is_some_and(|place| place < named), "{before}");
+            }
+        }
     }
     assert!(workflow.contains("run: deploy/release reviewed \"${TAG#v}\""));
 }
@@ -327,7 +342,6 @@ fn each_action_of_a_workflow_is_pinned_by_its_commit() {
     for entry in std::fs::read_dir(Path::new(ROOT).join(".github/workflows")).unwrap() {
         let path = entry.unwrap().path();
         let text = std::fs::read_to_string(&path).unwrap();
-        assert!(text.contains("\npermissions:"), "{}", path.display());
         for line in text.lines() {
             let Some((_, action)) = line.split_once("uses: ") else { continue };
             if action.starts_with("./") {
@@ -342,4 +356,41 @@ fn each_action_of_a_workflow_is_pinned_by_its_commit() {
         }
     }
     assert!(actions > 20, "{actions}");
+}
+
+/// Who changes a workflow by a pull request, or a package that it runs, gets no more than the sources.
+#[test]
+fn each_job_of_a_workflow_has_the_rights_that_it_needs() {
+    let read_only = json!({"contents": "read"});
+    let mut more = serde_json::Map::new();
+    for entry in std::fs::read_dir(Path::new(ROOT).join(".github/workflows")).unwrap() {
+        let workflow = yaml(&std::fs::read_to_string(entry.unwrap().path()).unwrap());
+        let of_all = &workflow["permissions"];
+        assert!(*of_all == read_only || *of_all == json!({}), "{}: {of_all}", workflow["name"]);
+        for (name, job) in workflow["jobs"].as_object().unwrap() {
+            let rights = job.get("permissions").unwrap_or(of_all);
+            if *rights != read_only {
+                more.insert(name.clone(), rights.clone());
+            }
+        }
+    }
+    let publishes = json!({"contents": "read", "packages": "write", "id-token": "write"});
+    let expected = json!({
+        "check": {"contents": "read", "packages": "read"},
+        "image": {"contents": "read", "packages": "write"},
+        "node-image": {"contents": "read", "packages": "read"},
+        "publish-image": publishes,
+        "publish-chart": publishes,
+        "release": {"contents": "write", "id-token": "write"},
+    });
+    assert_eq!(Value::from(more), expected);
+}
+
+#[test]
+fn an_image_is_published_after_all_that_may_refuse_it() {
+    let workflow = yaml(&read(".github/workflows/release.yaml"));
+    let needs = &workflow["jobs"]["publish-image"]["needs"];
+    for job in ["node-image", "advisories", "sbom"] {
+        assert!(needs.as_array().unwrap().contains(&job.into()), "{job}: {needs}");
+    }
 }

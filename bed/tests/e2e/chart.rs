@@ -8,6 +8,7 @@ use k8s_openapi::api::authorization::v1::SubjectAccessReview;
 use kube::Api;
 use kube::api::PostParams;
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::Command;
 
 /// Renders the chart as the release `plimsoll` with these arguments.
@@ -16,19 +17,20 @@ fn template(arguments: &[&str]) -> Result<Vec<Value>, String> {
 }
 
 fn template_as(release: &str, arguments: &[&str]) -> Result<Vec<Value>, String> {
-    let text = text_as(release, arguments)?;
-    let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(&text).expect("YAML");
-    Ok(documents.into_iter().flatten().collect())
+    template_of(&root().join("deploy/chart"), release, arguments)
 }
 
-fn text_as(release: &str, arguments: &[&str]) -> Result<String, String> {
-    let chart = root().join("deploy/chart").display().to_string();
+fn template_of(chart: &Path, release: &str, arguments: &[&str]) -> Result<Vec<Value>, String> {
     let done = Command::new(parts(&["helm"]).join("helm"))
-        .args(["template", release, &chart, "-n", "plimsoll", "--kube-version=1.36.0"])
+        .args(["template", release])
+        .arg(chart)
+        .args(["-n", "plimsoll", "--kube-version=1.36.0"])
         .args(arguments)
         .output()
         .expect("helm can be run");
-    printed(&done)
+    let documents: Vec<Option<Value>> =
+        serde_saphyr::from_multiple(&printed(&done)?).expect("YAML");
+    Ok(documents.into_iter().flatten().collect())
 }
 
 /// The object of a kind whose name ends so.
@@ -59,10 +61,9 @@ fn each_combination_of_metrics_apis_has_the_rights_it_needs_and_no_more() {
                 "apiServices.custom={custom},apiServices.external={external},\
                  apiServices.resource={resource}{}",
                 if own_certificate { ",tls.secret=tls,tls.caBundle=PEM" } else { "" }
-            );
-            let text = text_as(&release, &set(&values)).expect("it is rendered");
-            let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(&text).expect("YAML");
-            let roles = documents.into_iter().flatten().filter(|object| {
+            ) + if resource { ",config.resourceRules.window=1m" } else { "" };
+            let objects = template_as(&release, &set(&values)).expect("it is rendered");
+            let roles = objects.into_iter().filter(|object| {
                 let kind = object["kind"].as_str().unwrap_or_default();
                 kind.contains("Role") || kind == "ServiceAccount"
             });
@@ -136,6 +137,9 @@ fn the_chart_rejects_values_that_contradict_each_other() {
     for (values, expected) in [
         ("tls.secret=tls", "tls.caBundle"),
         ("tls.caBundle=PEM", "tls.secret"),
+        (r"apiServices.annotations.cert-manager\.io/inject-ca-from=plimsoll/x", "tls.secret"),
+        (r"apiServices.annotations.service\.beta\.openshift\.io/inject-cabundle=yes", "tls.secret"),
+        ("apiServices.resource=true", "config.resourceRules"),
         ("image.digest=latest", "/image/digest"),
         ("serviceAccount.create=false", "serviceAccount.name"),
         ("networkPolicy.extraEgress=all", "/networkPolicy/extraEgress"),
@@ -225,6 +229,62 @@ fn values_of_an_earlier_chart_are_still_accepted() {
 }
 
 #[test]
+fn an_umbrella_chart_turns_it_on_and_has_values_for_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = |path: &str, text: &str| std::fs::write(folder.path().join(path), text).unwrap();
+    std::fs::create_dir(folder.path().join("charts")).unwrap();
+    std::os::unix::fs::symlink(root().join("deploy/chart"), folder.path().join("charts/plimsoll"))
+        .unwrap();
+    file(
+        "Chart.yaml",
+        "apiVersion: v2\nname: platform\nversion: 1.0.0\ndependencies:\n\
+         - {name: plimsoll, version: 0.1.0, condition: plimsoll.enabled}\n",
+    );
+    file("values.yaml", "global: {team: a}\nplimsoll: {enabled: true}\n");
+    let on = template_of(folder.path(), "platform", &[]).expect("it is rendered");
+    object(&on, "Deployment", "platform");
+    let off = template_of(folder.path(), "platform", &set("plimsoll.enabled=false")).unwrap();
+    assert_eq!(off, [] as [Value; 0]);
+}
+
+/// Tags can be moved, and the chart is signed.
+#[test]
+fn a_released_chart_names_its_image_by_digest() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let chart = folder.path().join("chart");
+    let digest = format!("sha256:{}", "a".repeat(64));
+    let changelog = std::fs::read_to_string(root().join("CHANGELOG.md")).expect("a file");
+    let section = changelog.lines().find_map(|line| line.strip_prefix("## ")).expect("a section");
+    let section = section.split(' ').next().unwrap();
+    let name = "registry.example/owner/name";
+    let done = Command::new(root().join("deploy/release"))
+        .args(["chart", section, "owner/name", name, &digest])
+        .arg(&chart)
+        .output();
+    printed(&done.expect("it can be run")).expect("a chart");
+    // The section of CHANGELOG.md gets its number when it is released.
+    let metadata = std::fs::read_to_string(chart.join("Chart.yaml")).unwrap();
+    let metadata = metadata.replace(&format!(":{section}@"), ":0.1.0@");
+    std::fs::write(chart.join("Chart.yaml"), metadata).unwrap();
+    let image = |values: &str| {
+        let objects = template_of(&chart, "plimsoll", &set(values)).expect("it is rendered");
+        let pod = &object(&objects, "Deployment", "plimsoll")["spec"]["template"]["spec"];
+        pod["containers"][0]["image"].as_str().unwrap().to_owned()
+    };
+    let other = format!("sha256:{}", "b".repeat(64));
+    for (values, expected) in [
+        ("replicas=2", format!("{name}:0.1.0@{digest}")),
+        // As the page has it for an upgrade.
+        ("image.tag=,image.digest=", format!("{name}:0.1.0@{digest}")),
+        ("image.tag=mine", format!("{name}:mine")),
+        ("image.repository=mirror/name", "mirror/name:0.1.0".to_owned()),
+        (&*format!("image.digest={other}"), format!("{name}@{other}")),
+    ] {
+        assert_eq!(image(values), expected, "{values}");
+    }
+}
+
+#[test]
 fn labels_are_rendered_once() {
     let labels = "commonLabels.team=a,podLabels.team=b,serviceMonitor.enabled=true,\
         serviceMonitor.labels.team=c,commonLabels.app\\.kubernetes\\.io/version=mine";
@@ -262,7 +322,7 @@ fn viewers_may_read_the_metrics_apis_that_are_registered() {
     let plain = view("apiServices.custom=true");
     assert!(!plain.contains("\"metrics.k8s.io") && !plain.contains("external"), "{plain}");
     assert!(
-        view("apiServices.resource=true")
+        view("apiServices.resource=true,config.resourceRules.window=1m")
             .contains(r#"["metrics.k8s.io"],"resources":["pods","nodes"]"#)
     );
     assert!(view("apiServices.external=true").contains("external.metrics.k8s.io"));
@@ -315,6 +375,11 @@ fn the_network_policy_allows_egress_to_what_the_values_name() {
     let extra = template(&["--set-json", extra]).unwrap();
     let rules = &object(&extra, "NetworkPolicy", "plimsoll")["spec"]["egress"];
     assert!(rules.to_string().contains("10.0.0.0/8"), "{rules}");
+    // Values of --set are other numbers than those of a file.
+    let given = template(&set("networkPolicy.egressPorts={443,16443,9090}")).unwrap();
+    let rule = &object(&given, "NetworkPolicy", "plimsoll")["spec"]["egress"][1];
+    let ports: Vec<u64> = ports_of(rule).into_iter().map(|(port, _)| port).collect();
+    assert_eq!(ports, [443, 16443, 9090, 6443]);
 }
 
 #[test]

@@ -323,7 +323,7 @@ fn kustomize_uninstalls_what_it_installed_and_keeps_the_autoscalers() {
 }
 
 #[test]
-fn an_operator_may_freeze_and_pause_and_no_more() {
+fn an_operator_may_freeze_and_rewrites_no_autoscaler() {
     on_shared_bed("install-operator", async |bed, _| {
         let binding = [
             "create",
@@ -347,13 +347,13 @@ fn an_operator_may_freeze_and_pause_and_no_more() {
         for needed in [
             &["get", "leases.coordination.k8s.io/plimsoll", "-n", "plimsoll"][..],
             &["list", "autoscalers.plimsoll.dev", "-A"],
-            &["patch", "autoscalers.plimsoll.dev", "-A"],
         ] {
             assert!(can(needed).await, "{needed:?}");
         }
         for needless in [
             &["patch", "leases.coordination.k8s.io/other", "-n", "plimsoll"][..],
             &["delete", "leases.coordination.k8s.io/plimsoll", "-n", "plimsoll"],
+            &["patch", "autoscalers.plimsoll.dev", "-A"],
             &["create", "autoscalers.plimsoll.dev", "-A"],
             &["delete", "autoscalers.plimsoll.dev", "-A"],
             &["update", "deployments.apps", "--subresource=scale", "-A"],
@@ -426,14 +426,15 @@ fn the_chart_is_installed_upgraded_and_uninstalled_without_touching_workloads() 
             "-n",
             "plimsoll",
             "--set",
-            "apiServices.external=true,apiServices.resource=true",
+            "apiServices.external=true,apiServices.resource=true,config.resourceRules.window=1m",
             "--set",
-            "dashboard.enabled=true",
+            "dashboard.enabled=true,prometheus.url=http://me:s3cret@prometheus:9090",
         ];
         let old = [&["install", "plimsoll", &chart, "--set", "image.tag=0.0.9"], &everything[..]];
         let notes = cluster.helm(&old.concat()).await.expect("helm install");
         let other_image = "--set image.tag=,image.digest=";
         assert!(notes.contains("image plimsoll:0.0.9.") && notes.contains(other_image), "{notes}");
+        assert!(notes.contains("queried at http://prometheus:9090.\n"), "{notes}");
         eventually("its pods are let in", SOON, async || {
             let pods = ["-n", "plimsoll", "get", "pods", "-o", "name"];
             let pods = cluster.kubectl(&pods).await;

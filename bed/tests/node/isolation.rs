@@ -13,6 +13,8 @@ use tokio::signal::unix::{SignalKind, signal};
 
 /// The name of the node's folder and cgroups, set inside its namespaces.
 const NAME: &str = "PLIMSOLL_NODE";
+/// A folder with an image that was built elsewhere, `plimsoll.tar`, and the program `plimsoll` in it.
+const IMAGE: &str = "NODE_IMAGE";
 /// Before the process id of the process outside.
 const PREFIX: &str = "plimsoll-node-";
 /// Parameters of the whole kernel that kubelet sets, and the values that it wants: it gets files in their place.
@@ -50,8 +52,11 @@ impl Isolated {
 }
 
 /// Has `make` write the image, of the `PROFILE` in the environment, and that of before for the tests that are
-/// ignored otherwise.
+/// ignored otherwise. With `NODE_IMAGE` there is one.
 fn build_images() {
+    if std::env::var_os(IMAGE).is_some() {
+        return;
+    }
     let mut make = Command::new("make");
     make.args(["--no-print-directory", "image"]).current_dir(root());
     if std::env::args().any(|argument| argument.ends_with("ignored")) {
@@ -72,10 +77,15 @@ fn target() -> PathBuf {
     target.unwrap_or_else(|| root().join("target"))
 }
 
+/// The folder of the images and of the program in Plimsoll's.
+fn images() -> PathBuf {
+    std::env::var_os(IMAGE).map_or_else(|| target().join("image"), PathBuf::from)
+}
+
 /// The archives of the images that `make image` and `make old-image` wrote.
 pub fn built() -> impl Iterator<Item = PathBuf> {
     let names = ["plimsoll.tar", "plimsoll-old.tar"];
-    names.map(|name| target().join("image").join(name)).into_iter().filter(|path| path.exists())
+    names.map(|name| images().join(name)).into_iter().filter(|path| path.exists())
 }
 
 /// The chart of the old image, if there is one.
@@ -85,7 +95,7 @@ pub fn old_chart() -> Option<PathBuf> {
 
 /// The program in the image.
 pub fn binary() -> PathBuf {
-    target().join("image/plimsoll")
+    images().join("plimsoll")
 }
 
 /// The folder of the node.

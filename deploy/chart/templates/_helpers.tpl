@@ -14,15 +14,18 @@
 {{- end }}
 {{- end }}
 
+{{- /* A chart of a release has the digest of its image as an annotation: the name alone could be moved to another image. */ -}}
 {{- define "plimsoll.image" -}}
 {{- if .Values.image.digest }}
 {{- printf "%s@%s" .Values.image.repository .Values.image.digest }}
 {{- else }}
-{{- printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- $name := printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
+{{- $released := regexFind "[^ ]+@sha256:[0-9a-f]{64}" (index .Chart.Annotations "artifacthub.io/images") }}
+{{- hasPrefix (printf "%s@" $name) $released | ternary $released $name }}
 {{- end }}
 {{- end }}
 
-{{- /* Whether the image is known to be that of the chart. A chart of a release has its digest as an annotation. */ -}}
+{{- /* Whether the image is known to be that of the chart. */ -}}
 {{- define "plimsoll.imageOfChart" -}}
 {{- if .Values.image.digest }}
 {{- if contains .Values.image.digest (toYaml .Chart.Annotations) }}{{ true }}{{ end }}
@@ -68,8 +71,8 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 
-{{- /* The ports of the URLs that the values name, as a list. */ -}}
-{{- define "plimsoll.urlPorts" -}}
+{{- /* The ports that the values open, and those of the URLs that they name, as a list. */ -}}
+{{- define "plimsoll.egressPorts" -}}
 {{- $urls := list .Values.prometheus.url }}
 {{- range (list "backends" "passOn") }}
 {{- range $name, $other := (get ($.Values.config | default dict) . | default dict) }}
@@ -84,12 +87,15 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{- end }}
 {{- end }}
 {{- $ports := list }}
+{{- range .Values.networkPolicy.egressPorts }}
+{{- $ports = append $ports (int .) }}
+{{- end }}
 {{- range $urls }}
 {{- $url := urlParse . }}
 {{- $given := regexFind ":[0-9]+$" $url.host | trimPrefix ":" }}
 {{- $ports = append $ports ($given | default (eq $url.scheme "https" | ternary "443" "80") | int) }}
 {{- end }}
-{{- toYaml $ports }}
+{{- uniq $ports | toYaml }}
 {{- end }}
 
 {{- /* Whether a controller writes the CA to the APIServices. */ -}}

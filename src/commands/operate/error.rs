@@ -132,7 +132,7 @@ fn told(error: &kube::Error) -> String {
         }
         403 if !is_of_lease && message.contains("cannot patch") => {
             format!(
-                "{text}; the ClusterRole edit gives the right in its namespace, as does plimsoll:operator"
+                "{text}; the ClusterRole edit gives the right in its namespace, as does plimsoll:pauser"
             )
         }
         _ => text,
@@ -154,7 +154,7 @@ mod tests {
             refused("autoscalers.plimsoll.dev \"web\" is forbidden: User \"ann\" cannot patch it"),
             "autoscaler shop/web: Error from server (Forbidden): autoscalers.plimsoll.dev \"web\" is forbidden: \
              User \"ann\" cannot patch it; the ClusterRole edit gives the right in its namespace, as does \
-             plimsoll:operator"
+             plimsoll:pauser"
         );
         for verb in ["get", "patch"] {
             let lease =
