@@ -250,6 +250,48 @@ mod tests {
         injector.abort();
     }
 
+    /// Another controller that sets `caBundle` to what it was, each time.
+    #[tokio::test(start_paused = true)]
+    async fn a_ca_that_is_taken_out_again_and_again_is_written_ever_less_often() {
+        let object = |bundle: &str| -> APIService {
+            let spec = json!({"group": ApiGroup::Custom.as_str(), "version": "v1beta2",
+                "groupPriorityMinimum": 1, "versionPriority": 1,
+                "service": {"name": "a", "namespace": "b"}, "caBundle": ByteString(bundle.into())});
+            let metadata = json!({"name": "v1beta2.custom.metrics.k8s.io"});
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+        };
+        let (client, log) = fake::api(|request| (200, request.object()));
+        let ca = ServingCa { service: "a".into(), namespace: "b".into(), ca: "PEM".into() };
+        let (api, status) = (Api::all(client), CaBundleStatus::default());
+        let shown = |bundle| handle_event(&ca, &status, Event::Apply(object(bundle)));
+        let next = || status.state().missing.values().map(|pending| pending.next).next().unwrap();
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(60) {
+            shown("");
+            tokio::time::sleep_until(next()).await;
+            write_due(&api, &ca, &status).await;
+            shown("PEM");
+            assert_eq!(status.missing(), Vec::<String>::new());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let writes = log.of("PATCH").len();
+        assert!((3..12).contains(&writes), "{writes}");
+        // Once it has stayed for a while, it is written at once again.
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        shown("");
+        assert_eq!(next(), Instant::now());
+    }
+
+    /// A rollout has as many again for a while.
+    #[test]
+    fn a_bundle_has_room_for_twice_the_replicas_that_the_chart_allows() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/chart/values.schema.json");
+        let schema: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let most = schema["properties"]["replicas"]["maximum"].as_u64().expect("a maximum");
+        assert!(2 * most <= MAX_CAS as u64, "{most}");
+    }
+
     #[test]
     fn a_bundle_has_the_last_cas_of_the_replicas() {
         let ca = |n: usize| format!("{PEM_BEGIN}\n{n}\n-----END CERTIFICATE-----");
