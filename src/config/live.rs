@@ -77,6 +77,63 @@ impl LiveConfig {
 mod tests {
     use super::*;
 
+    /// Reads a file with rules, has its reloader see each of these texts for 3 s, and returns the pod label of then.
+    async fn label_after(texts: &[&str]) -> (String, Option<String>) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "podMetrics: {podLabel: before}\n").unwrap();
+        let live = LiveConfig::new(&Config::read(file.path()).unwrap());
+        let reloader = live.clone().run_reloader(file.path().to_owned(), |_| {});
+        let written = async {
+            for text in texts {
+                std::fs::write(file.path(), text).unwrap();
+                tokio::time::sleep(Duration::from_secs(3)).await;
+            }
+        };
+        tokio::select! {
+            () = reloader => unreachable!("it runs for ever"),
+            () = written => {}
+        }
+        (live.pod_queries.load().pod_label.clone(), (*live.error.load()).clone())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_has_become_empty_does_not_replace_a_configuration() {
+        for empty in ["", "# nothing\n", "{}\n"] {
+            let (label, error) = label_after(&[empty]).await;
+            assert_eq!(label, "before", "{empty:?}");
+            assert!(error.is_some_and(|error| error.contains("nothing in it")), "{empty:?}");
+            let (label, error) = label_after(&[empty, "podMetrics: {podLabel: after}\n"]).await;
+            assert_eq!((&*label, error), ("after", None));
+        }
+        // The defaults, in so many words.
+        assert_eq!(label_after(&["podMetrics: {}\n"]).await, ("pod".to_owned(), None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_is_being_written_is_reloaded_once_it_is_complete() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "podMetrics: {podLabel: before}\n").unwrap();
+        let live = LiveConfig::new(&Config::read(file.path()).unwrap());
+        let (sent, mut reloads) = tokio::sync::mpsc::unbounded_channel();
+        let reloaded = move |taken: Result<&Config, &ConfigError>| {
+            sent.send(taken.unwrap().pod_queries.pod_label.clone()).unwrap();
+        };
+        let written = async {
+            // Each is valid.
+            for lines in 1..40 {
+                let text = format!("podMetrics:\n  podLabel: after-{lines}\n");
+                std::fs::write(file.path(), text).unwrap();
+                tokio::time::sleep(RELOAD_INTERVAL / 5).await;
+            }
+        };
+        let reloader = live.run_reloader(file.path().to_owned(), reloaded);
+        tokio::select! {
+            () = reloader => unreachable!("it runs for ever"),
+            () = async { written.await; tokio::time::sleep(4 * RELOAD_INTERVAL).await } => {}
+        }
+        assert_eq!(reloads.recv().await.as_deref(), Some("after-39"));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_change_between_the_first_read_and_the_start_of_the_reloader_is_not_lost() {
         let file = tempfile::NamedTempFile::new().unwrap();
