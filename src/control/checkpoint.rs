@@ -321,6 +321,7 @@ fn newest(autoscalers: &[Entry]) -> UnixMillis {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::fake;
     use crate::hpa::{Recommendation, ScaleEvent};
 
     const NOW: UnixMillis = 5_000;
@@ -348,6 +349,30 @@ mod tests {
             (autoscaler.clone(), checkpoint.clone().shifted(by))
         };
         all.iter().map(shift).collect()
+    }
+
+    /// A process that stood still between the two may send the write long after another one's.
+    #[tokio::test]
+    async fn a_save_replaces_only_the_version_that_it_has_seen() {
+        let known = Arc::new(Mutex::new(None::<&str>));
+        let found = known.clone();
+        let (client, log) = fake::api(move |request| match *found.lock().unwrap() {
+            None if request.line.starts_with("GET") => fake::failure(404, "NotFound", "not found"),
+            version => {
+                let metadata = json!({"name": "plimsoll-memory", "resourceVersion": version});
+                (200, json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}))
+            }
+        });
+        let token = fake::fencing_token(&client);
+        let lease = ("plimsoll", "plimsoll");
+        let store = CheckpointStore::new(client, lease, Clock::default(), Arc::default());
+        for version in [None, Some("7"), Some("8")] {
+            *known.lock().unwrap() = version;
+            assert!(store.save(&token, vec![checkpoint(1, 3)]).await.is_some());
+            let write = log.of("PATCH").pop().unwrap();
+            assert_eq!(write.body["metadata"]["resourceVersion"].as_str(), version);
+            assert!(write.query.contains("timeout=10s"), "{}", write.query);
+        }
     }
 
     #[test]
