@@ -19,8 +19,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The number of CAs in a bundle. The oldest are dropped first; a replica that still needs
-/// its CA adds it again.
-const MAX_CAS: usize = 16;
+/// its CA adds it again. With more replicas than this they would push each other out for ever.
+const MAX_CAS: usize = 64;
 const PEM_BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 
 /// A bundle with one more CA.
@@ -47,20 +47,35 @@ struct InjectorState {
     /// Whether listing them is forbidden.
     forbidden: bool,
     missing: BTreeMap<String, PendingWrite>,
+    /// When the APIServices that were written may be written again.
+    written: BTreeMap<String, Attempt>,
 }
 
 /// The pending write of an APIService without our CA.
 #[derive(Clone, Debug)]
 struct PendingWrite {
     object: APIService,
-    /// The time of the next attempt, and the backoff after it.
+    attempt: Attempt,
+}
+
+/// The time of the next attempt, and the backoff after it.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
     next: Instant,
     backoff: Duration,
 }
 
-/// The first and the longest backoff after a failed write.
+impl Attempt {
+    fn first() -> Self {
+        Self { next: Instant::now(), backoff: FIRST_BACKOFF }
+    }
+}
+
+/// The first and the longest backoff after a write.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
+/// How long our CA must have stayed for the backoff to begin anew.
+const STAYED: Duration = Duration::from_secs(60);
 /// The longest time for a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -134,7 +149,7 @@ fn bundle(object: &APIService) -> &[u8] {
 
 /// Keeps our CA in `caBundle` of every APIService of our groups that names this Service, for
 /// ever. APIServices of other Services may be another adapter's. Failed writes are retried with
-/// a backoff.
+/// a backoff, and those that another writer undoes are repeated with it.
 pub async fn run_ca_injector(
     client: Client,
     ca: ServingCa,
@@ -148,7 +163,7 @@ pub async fn run_ca_injector(
     let mut failures = FailureLog::default();
     loop {
         metrics.serving.ca_bundles_missing(status.missing().len());
-        let next = status.state().missing.values().map(|pending| pending.next).min();
+        let next = status.state().missing.values().map(|pending| pending.attempt.next).min();
         let due = async {
             match next {
                 Some(next) => tokio::time::sleep_until(next).await,
@@ -193,12 +208,19 @@ fn handle_event(ca: &ServingCa, status: &CaBundleStatus, event: Event<APIService
     match event {
         Event::Init => {}
         Event::InitDone => (state.listed, state.forbidden) = (true, false),
-        Event::Delete(object) => drop(state.missing.remove(&object.name_any())),
+        Event::Delete(object) => {
+            let name = object.name_any();
+            state.missing.remove(&name);
+            state.written.remove(&name);
+        }
         Event::Apply(object) | Event::InitApply(object) => {
             let name = object.name_any();
             if ca.is_missing(&object) {
-                let next = Instant::now();
-                state.missing.insert(name, PendingWrite { object, next, backoff: FIRST_BACKOFF });
+                // Another writer may take it out each time.
+                let written = state.written.get(&name).copied();
+                let recent = written.filter(|attempt| attempt.next.elapsed() < STAYED);
+                let attempt = recent.unwrap_or_else(Attempt::first);
+                state.missing.insert(name, PendingWrite { object, attempt });
             } else {
                 state.missing.remove(&name);
             }
@@ -208,21 +230,25 @@ fn handle_event(ca: &ServingCa, status: &CaBundleStatus, event: Event<APIService
 
 async fn write_due(api: &Api<APIService>, ca: &ServingCa, status: &CaBundleStatus) {
     let now = Instant::now();
-    let due: Vec<APIService> = {
+    let due: Vec<PendingWrite> = {
         let mut state = status.state();
-        let due = state.missing.values_mut().filter(|pending| pending.next <= now);
+        let due = state.missing.values_mut().filter(|pending| pending.attempt.next <= now);
         // A successful write comes back by the watch, before the next attempt.
         due.map(|pending| {
-            pending.next = now + pending.backoff;
-            pending.backoff = (pending.backoff * 2).min(MAX_BACKOFF);
-            pending.object.clone()
+            let Attempt { next, backoff } = &mut pending.attempt;
+            *next = now + *backoff;
+            *backoff = (*backoff * 2).min(MAX_BACKOFF);
+            pending.clone()
         })
         .collect()
     };
-    for object in due {
+    for PendingWrite { object, attempt } in due {
         let name = object.name_any();
         match ca.write(api, &object).await {
-            Ok(()) => tracing::info!(apiservice = name, "Wrote caBundle"),
+            Ok(()) => {
+                tracing::info!(apiservice = name, "Wrote caBundle");
+                status.state().written.insert(name, attempt);
+            }
             Err(error) => tracing::warn!(apiservice = name, error, "Failed to write caBundle"),
         }
     }
@@ -264,7 +290,8 @@ mod tests {
         let ca = ServingCa { service: "a".into(), namespace: "b".into(), ca: "PEM".into() };
         let (api, status) = (Api::all(client), CaBundleStatus::default());
         let shown = |bundle| handle_event(&ca, &status, Event::Apply(object(bundle)));
-        let next = || status.state().missing.values().map(|pending| pending.next).next().unwrap();
+        let next =
+            || status.state().missing.values().map(|pending| pending.attempt.next).next().unwrap();
         let started = Instant::now();
         while started.elapsed() < Duration::from_secs(60) {
             shown("");
