@@ -146,8 +146,8 @@ impl Listener {
         self.certificate.clone().run_reloader(metrics.not_after())
     }
 
-    /// Serves until `stop` ends, then shuts down gracefully: accepts no new connections, and waits
-    /// for requests in flight.
+    /// Serves until `stop` ends, then shuts down gracefully: refuses new connections, and waits for
+    /// requests in flight.
     pub async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
         let (stopping, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -189,6 +189,8 @@ impl Listener {
                 }
             });
         }
+        // What connects from now on is refused at once, and not left to wait for the end of the process.
+        drop(self.tcp);
         let _ = stopping.send(true);
         let all = async { while tasks.join_next().await.is_some() {} };
         if timeout(SHUTDOWN_GRACE_PERIOD, all).await.is_err() {
