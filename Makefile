@@ -242,7 +242,8 @@ old-image: ## The image and the chart that the tests upgrade from
 	@printf '\n[workspace]\n[profile.demo]\ninherits = "release"\nopt-level = 0\nlto = "off"\n' >> $(TARGET)/old/Cargo.toml
 	@cd $(TARGET)/old && RUSTFLAGS="-C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))" CFLAGS="$(addprefix -ffile-prefix-map=,$(REMAP))" \
 		CARGO_TARGET_DIR=$(TARGET) $(CARGO) build --locked --quiet --profile demo --target $(HOST)
-	@$(WRITE_IMAGE) $(TARGET)/$(HOST)/demo/plimsoll plimsoll:old $(TARGET)/image/plimsoll-old.tar
+	@export REVISION=$$(git rev-parse $(OLD)) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct $(OLD)) && \
+		$(WRITE_IMAGE) $(TARGET)/$(HOST)/demo/plimsoll plimsoll:old $(TARGET)/image/plimsoll-old.tar
 
 release: static sbom ## A static binary and its SBOM, in target/dist-release
 	@cp $(STATIC) target/dist-release/

@@ -173,6 +173,12 @@ impl Clock {
         self.0.wall.now()
     }
 
+    /// The wall clock's time at this one of the monotonic clock, as far as it is not set between.
+    pub fn wall_at(&self, at: Instant) -> SystemTime {
+        let now = Instant::now();
+        self.wall() + at.saturating_duration_since(now) - now.saturating_duration_since(at)
+    }
+
     /// The wall clock's time as a timestamp.
     pub fn wall_timestamp(&self) -> Timestamp {
         self.0.wall.timestamp()

@@ -1,8 +1,9 @@
 //! `make image`: the image of the product, as `deploy/image.json` says, around a static binary.
 //!
 //! Usage: `image BINARY NAME:TAG ARCHIVE`, in the root of the repository. `SOURCE_DATE_EPOCH` is the time
-//! of the image and `SOURCE` the URL of its sources, without which they are the last commit's and that of
-//! git's `origin`, whose credentials are left out.
+//! of the image, `SOURCE` the URL of its sources and `REVISION` their commit. Without them its labels are of
+//! the repository, whatever the binary is: the last commit and its time, and git's `origin` without its
+//! credentials.
 
 use image::{Archive, Compression, Definition, File, root_certificates, source_url};
 use std::error::Error;
@@ -44,8 +45,14 @@ fn run() -> Result<String, Box<dyn Error>> {
     };
     let created =
         created.parse().map_err(|error| format!("SOURCE_DATE_EPOCH={created}: {error}"))?;
-    let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some();
-    let revision = git(&["rev-parse", "HEAD"]);
+    let revision = match env::var("REVISION").ok().filter(|given| !given.is_empty()) {
+        Some(given) => Some(given),
+        None => {
+            let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some();
+            let dirty = if changed { "-dirty" } else { "" };
+            git(&["rev-parse", "HEAD"]).map(|commit| commit + dirty)
+        }
+    };
     let tag = name.rsplit_once(':').map(|(_, tag)| tag.to_owned());
     // A variable of CI may have credentials, too. The error does not repeat it.
     let source = match env::var("SOURCE").ok().filter(|given| !given.is_empty()) {
@@ -56,7 +63,7 @@ fn run() -> Result<String, Box<dyn Error>> {
     };
     let labels = [
         ("version", Some(tag.ok_or("NAME:TAG has no tag")?)),
-        ("revision", revision.map(|commit| commit + if changed { "-dirty" } else { "" })),
+        ("revision", revision),
         ("source", source),
         ("created", Some(jiff::Timestamp::from_second(i64::from(created))?.to_string())),
     ];

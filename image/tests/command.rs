@@ -33,7 +33,13 @@ fn repository(name: &str, origin: &str) -> PathBuf {
 
 /// What the command prints and writes.
 fn image(folder: &Path, source: &str) -> (String, Vec<u8>) {
+    run(folder, source, None)
+}
+
+/// The same of a program of another commit.
+fn run(folder: &Path, source: &str, revision: Option<&str>) -> (String, Vec<u8>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_image"));
+    command.env_remove("REVISION").envs(revision.map(|commit| ("REVISION", commit)));
     command.args(["program", "plimsoll:1", "image.tar"]).current_dir(folder).env("SOURCE", source);
     let done = command.env_remove("SOURCE_DATE_EPOCH").output().expect("it can be run");
     let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
@@ -64,4 +70,13 @@ fn a_given_source_is_without_its_token_too() {
     assert!(has(&archive, "https://example.com/other/plimsoll") && !has(&archive, TOKEN));
     let (said, _) = image(&folder, &format!("{TOKEN}@nowhere"));
     assert!(said.contains("SOURCE") && !said.contains(TOKEN), "{said}");
+}
+
+#[test]
+fn the_revision_of_a_program_of_another_commit_can_be_given() {
+    let folder = repository("revision", "/srv/git/plimsoll.git");
+    let label = |commit: &str| format!(r#""org.opencontainers.image.revision":"{commit}""#);
+    fs::write(folder.join("program"), "#!/bin/false\n").expect("a file");
+    let (_, archive) = run(&folder, "", Some("0a110bb"));
+    assert!(has(&archive, &label("0a110bb")));
 }

@@ -24,6 +24,8 @@ pub struct Config {
     pub forward: ForwardTargets,
     /// The hash of the text that it was read from, by which a change is noticed.
     pub text_hash: u64,
+    /// Whether no field has a value.
+    pub is_empty: bool,
 }
 
 /// Why a configuration is invalid.
@@ -46,6 +48,15 @@ pub enum ConfigError {
         error: String,
         /// The same, with the lines around the error, which may contain secrets.
         lines: String,
+    },
+    /// A file that had fields has none when it is reloaded.
+    #[error(
+        "{}: there is nothing in it, which may be a mistake; `podMetrics: {{}}` is the configuration without rules",
+        path.display()
+    )]
+    Emptied {
+        /// The file.
+        path: PathBuf,
     },
     /// A field has an invalid value.
     #[error("{}:{line}:{column}: {field}: {error}", path.display())]
@@ -70,13 +81,22 @@ pub const CONFIG_FIELDS: [&str; 6] =
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase", default)]
 struct File {
-    pod_metrics: RawPodMetrics,
+    pod_metrics: Option<RawPodMetrics>,
     rules: Option<Vec<RawRule>>,
     external_rules: Option<Vec<RawRule>>,
     resource_rules: Option<RawResourceRules>,
     backends: Option<BTreeMap<String, RawBackend>>,
     #[serde(rename = "passOn")]
     forward: Option<BTreeMap<String, RawForwardTarget>>,
+}
+
+impl File {
+    fn is_empty(&self) -> bool {
+        let Self { pod_metrics, rules, external_rules, resource_rules, backends, forward } = self;
+        pod_metrics.is_none()
+            && (rules.is_none() && external_rules.is_none() && resource_rules.is_none())
+            && (backends.is_none() && forward.is_none())
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -108,6 +128,7 @@ impl Default for Config {
             rules: RuleSet::default(),
             forward: ForwardTargets::new(),
             text_hash: 0,
+            is_empty: true,
         }
     }
 }
@@ -182,9 +203,10 @@ impl Config {
                 ConfigError::Syntax { path: path.to_owned(), lines: error.clone(), error }
             }
         };
-        let mut config = Self { text_hash: text_hash(text.as_bytes()), ..Self::default() };
-        pod_queries(Arc::make_mut(&mut config.pod_queries), file.pod_metrics)
-            .map_err(config_error)?;
+        let (text_hash, is_empty) = (text_hash(text.as_bytes()), file.is_empty());
+        let mut config = Self { text_hash, is_empty, ..Self::default() };
+        let pod_metrics = file.pod_metrics.unwrap_or_default();
+        pod_queries(Arc::make_mut(&mut config.pod_queries), pod_metrics).map_err(config_error)?;
         let backends =
             rules::compile_backends(file.backends.unwrap_or_default()).map_err(config_error)?;
         config.rules = RuleSet {

@@ -18,11 +18,15 @@ pub struct LiveConfig {
     pub error: Reloadable<Option<String>>,
     /// The hash of the text that was read at the start.
     text_hash: u64,
+    /// Whether no field of the configuration has a value.
+    is_empty: bool,
 }
 
 /// The time between two reads of the file. The volume of a ConfigMap changes by a symbolic link,
 /// of which notifications of the file itself say nothing.
 const RELOAD_INTERVAL: Duration = Duration::from_millis(500);
+/// How long a changed file must stay as it is: a part of one that is being written may be valid.
+const SETTLE_TIME: Duration = Duration::from_millis(200);
 
 impl LiveConfig {
     /// A configuration that was not reloaded yet.
@@ -32,31 +36,41 @@ impl LiveConfig {
             forward: Reloadable::new(config.forward.clone()),
             error: Reloadable::default(),
             text_hash: config.text_hash,
+            is_empty: config.is_empty,
         }
     }
 
     /// Reloads a file when it changes, for ever. `reloaded` is called after each attempt.
     pub async fn run_reloader(
-        self,
+        mut self,
         path: PathBuf,
         reloaded: impl Fn(Result<&Config, &ConfigError>),
     ) {
         // Not what the file has by now: it may have changed since.
         let mut seen = Some(self.text_hash);
+        let hash = async || tokio::fs::read(&path).await.ok().map(|text| text_hash(&text));
         loop {
             tokio::time::sleep(RELOAD_INTERVAL).await;
-            let now = tokio::fs::read(&path).await.ok().map(|text| text_hash(&text));
+            let now = hash().await;
             if now == seen {
                 continue;
             }
-            seen = now;
-            self.reload(&path, &reloaded);
+            tokio::time::sleep(SETTLE_TIME).await;
+            if hash().await == now {
+                seen = now;
+                self.reload(&path, &reloaded);
+            }
         }
     }
 
-    fn reload(&self, path: &Path, reloaded: &impl Fn(Result<&Config, &ConfigError>)) {
-        match Config::read(path) {
+    fn reload(&mut self, path: &Path, reloaded: &impl Fn(Result<&Config, &ConfigError>)) {
+        let read = Config::read(path).and_then(|config| match config.is_empty && !self.is_empty {
+            true => Err(ConfigError::Emptied { path: path.to_owned() }),
+            false => Ok(config),
+        });
+        match read {
             Ok(config) => {
+                self.is_empty = config.is_empty;
                 self.pod_queries.replace(config.pod_queries.clone());
                 self.forward.replace(config.forward.clone());
                 reloaded(Ok(&config));
@@ -76,6 +90,64 @@ impl LiveConfig {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Reads a file with rules, has its reloader see each of these texts for 3 s, and returns the pod label of then.
+    async fn label_after(texts: &[&str]) -> (String, Option<String>) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "podMetrics: {podLabel: before}\n").unwrap();
+        let live = LiveConfig::new(&Config::read(file.path()).unwrap());
+        let reloader = live.clone().run_reloader(file.path().to_owned(), |_| {});
+        let written = async {
+            for text in texts {
+                std::fs::write(file.path(), text).unwrap();
+                tokio::time::sleep(Duration::from_secs(3)).await;
+            }
+        };
+        tokio::select! {
+            () = reloader => unreachable!("it runs for ever"),
+            () = written => {}
+        }
+        (live.pod_queries.load().pod_label.clone(), (*live.error.load()).clone())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_has_become_empty_does_not_replace_a_configuration() {
+        for empty in ["", "# nothing\n", "{}\n"] {
+            let (label, error) = label_after(&[empty]).await;
+            assert_eq!(label, "before", "{empty:?}");
+            assert!(error.is_some_and(|error| error.contains("nothing in it")), "{empty:?}");
+            let (label, error) = label_after(&[empty, "podMetrics: {podLabel: after}\n"]).await;
+            assert_eq!((&*label, error), ("after", None));
+        }
+        // The defaults, in so many words.
+        assert_eq!(label_after(&["podMetrics: {}\n"]).await, ("pod".to_owned(), None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_file_that_is_being_written_is_reloaded_once_it_is_complete() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "podMetrics: {podLabel: before}\n").unwrap();
+        let live = LiveConfig::new(&Config::read(file.path()).unwrap());
+        let (sent, mut reloads) = tokio::sync::mpsc::unbounded_channel();
+        let reloaded = move |taken: Result<&Config, &ConfigError>| {
+            sent.send(taken.unwrap().pod_queries.pod_label.clone()).unwrap();
+        };
+        let written = async {
+            // Between the reads of the reloader. Each is valid.
+            tokio::time::sleep(RELOAD_INTERVAL / 10).await;
+            for lines in 1..40 {
+                let text = format!("podMetrics:\n  podLabel: after-{lines}\n");
+                std::fs::write(file.path(), text).unwrap();
+                tokio::time::sleep(RELOAD_INTERVAL / 5).await;
+            }
+        };
+        let reloader = live.run_reloader(file.path().to_owned(), reloaded);
+        tokio::select! {
+            () = reloader => unreachable!("it runs for ever"),
+            () = async { written.await; tokio::time::sleep(4 * RELOAD_INTERVAL).await } => {}
+        }
+        assert_eq!(reloads.recv().await.as_deref(), Some("after-39"));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn a_change_between_the_first_read_and_the_start_of_the_reloader_is_not_lost() {

@@ -5,7 +5,7 @@
 //! Times are stored as ages, beside kube-apiserver's time of the write: the clocks of nodes don't
 //! matter.
 
-use super::requests::message;
+use super::requests::{message, send};
 use crate::blocking;
 use crate::clock::Clock;
 use crate::hpa::{LONGEST_MS, ScalingHistory};
@@ -18,10 +18,10 @@ use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Patch, PatchParams};
+use kube::api::{PartialObjectMeta, Patch, PatchParams, Request};
 use kube::{Api, Client};
 use serde::{Deserialize, Serialize};
-use serde_json::json;
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -192,15 +192,7 @@ impl CheckpointStore {
         if let Some(undecodable) = undecodable {
             binary[UNDECODABLE_KEY] = json!(ByteString(undecodable));
         }
-        let map = json!({
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": self.name, "labels": {NAME_LABEL.0: NAME_LABEL.1}},
-            "binaryData": binary,
-        });
-        let parameters = PatchParams::apply("plimsoll").force();
-        let patch = Patch::Apply(map);
-        match token.write(self.api.patch_metadata(&self.name, &parameters, &patch)).await {
+        match self.write(token, binary).await {
             Ok(_) => {
                 tracing::debug!(autoscalers = count, bytes, "Wrote the scaling history");
                 self.metrics.history_written(bytes, left_out, self.clock.wall());
@@ -212,6 +204,27 @@ impl CheckpointStore {
                 None
             }
         }
+    }
+
+    /// Writes the data, in place of the version that is there while the term of the token lasts: a request
+    /// that arrives later, of a process that stood still, replaces no newer one.
+    async fn write(&self, token: &FencingToken, data: Value) -> Result<(), kube::Error> {
+        let present = token.write(self.api.get_metadata_opt(&self.name)).await?;
+        let mut map = json!({
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": self.name, "labels": {NAME_LABEL.0: NAME_LABEL.1}},
+            "binaryData": data,
+        });
+        if let Some(version) = present.and_then(|map| map.metadata.resource_version) {
+            map["metadata"]["resourceVersion"] = version.into();
+        }
+        let parameters = PatchParams::apply("plimsoll").force();
+        let request = Request::new(self.api.resource_url());
+        let request = request.patch_metadata(&self.name, &parameters, &Patch::Apply(map));
+        let client = self.api.clone().into_client();
+        let written = token.write(send(&client, request)).await;
+        written.map(|_: PartialObjectMeta<ConfigMap>| ())
     }
 }
 
@@ -321,6 +334,7 @@ fn newest(autoscalers: &[Entry]) -> UnixMillis {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::fake;
     use crate::hpa::{Recommendation, ScaleEvent};
 
     const NOW: UnixMillis = 5_000;
@@ -348,6 +362,30 @@ mod tests {
             (autoscaler.clone(), checkpoint.clone().shifted(by))
         };
         all.iter().map(shift).collect()
+    }
+
+    /// A process that stood still between the two may send the write long after another one's.
+    #[tokio::test]
+    async fn a_save_replaces_only_the_version_that_it_has_seen() {
+        let known = Arc::new(Mutex::new(None::<&str>));
+        let found = known.clone();
+        let (client, log) = fake::api(move |request| match *found.lock().unwrap() {
+            None if request.line.starts_with("GET") => fake::failure(404, "NotFound", "not found"),
+            version => {
+                let metadata = json!({"name": "plimsoll-memory", "resourceVersion": version});
+                (200, json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}))
+            }
+        });
+        let token = fake::fencing_token(&client);
+        let lease = ("plimsoll", "plimsoll");
+        let store = CheckpointStore::new(client, lease, Clock::default(), Arc::default());
+        for version in [None, Some("7"), Some("8")] {
+            *known.lock().unwrap() = version;
+            assert!(store.save(&token, vec![checkpoint(1, 3)]).await.is_some());
+            let write = log.of("PATCH").pop().unwrap();
+            assert_eq!(write.body["metadata"]["resourceVersion"].as_str(), version);
+            assert!(write.query.contains("timeout=10s"), "{}", write.query);
+        }
     }
 
     #[test]

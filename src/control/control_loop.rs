@@ -52,6 +52,8 @@ pub struct ControlLoop {
     /// Those of objects that the watch does not show, and when they were loaded: it may be behind.
     unknown: HashMap<AutoscalerRef, (Checkpoint, Instant)>,
     heartbeat: Heartbeat,
+    /// When the last evaluation ended, or the first of those that are queued or in flight was due.
+    progress: Instant,
 }
 
 /// An autoscaler that is due.
@@ -121,6 +123,7 @@ impl ControlLoop {
             pending_restore: HashMap::new(),
             unknown: HashMap::new(),
             heartbeat,
+            progress: Instant::now(),
         }
     }
 
@@ -151,6 +154,7 @@ impl ControlLoop {
         let stall_limit = (STALL_PERIODS * self.ctx.settings.period).max(MIN_STALL_LIMIT);
         loop {
             self.heartbeat.beat(stall_limit);
+            self.show_due();
             let next = self.schedule.next();
             let due = async {
                 match next {
@@ -351,12 +355,22 @@ impl ControlLoop {
         self.ctx.selectors.release(autoscaler);
     }
 
+    /// Shows since when a decision has been due and none was taken, or when the next one is due.
+    fn show_due(&self) {
+        let due = if self.running.is_empty() { self.schedule.next() } else { Some(self.progress) };
+        let due = due.unwrap_or_else(Instant::now);
+        self.ctx.metrics.decision_due(self.ctx.clock.wall_at(due));
+    }
+
     /// Queues all that are due. The queries of their last evaluations are prefetched before any of
     /// them is evaluated, so that they are batched.
     fn start_due(&mut self) {
         let now = Instant::now();
         let due: Vec<_> = std::iter::from_fn(|| self.schedule.take_due(now)).collect();
         let due_together = due.len();
+        if self.running.is_empty() {
+            self.progress = now;
+        }
         let mut batch = Vec::new();
         for (autoscaler, at) in due {
             if self.running.contains_key(&autoscaler) {
@@ -391,6 +405,7 @@ impl ControlLoop {
     fn evaluated(&mut self, done: FinishedEvaluation) {
         let FinishedEvaluation { autoscaler, due, begun, due_together, state, result } = done;
         self.queue.ended(&autoscaler.key.namespace);
+        self.progress = Instant::now();
         if !*self.stopping.borrow() {
             self.begin_evaluations();
         }

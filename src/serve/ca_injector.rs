@@ -19,8 +19,8 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The number of CAs in a bundle. The oldest are dropped first; a replica that still needs
-/// its CA adds it again.
-const MAX_CAS: usize = 16;
+/// its CA adds it again. With more replicas than this they would push each other out for ever.
+const MAX_CAS: usize = 64;
 const PEM_BEGIN: &str = "-----BEGIN CERTIFICATE-----";
 
 /// A bundle with one more CA.
@@ -47,20 +47,35 @@ struct InjectorState {
     /// Whether listing them is forbidden.
     forbidden: bool,
     missing: BTreeMap<String, PendingWrite>,
+    /// When the APIServices that were written may be written again.
+    written: BTreeMap<String, Attempt>,
 }
 
 /// The pending write of an APIService without our CA.
 #[derive(Clone, Debug)]
 struct PendingWrite {
     object: APIService,
-    /// The time of the next attempt, and the backoff after it.
+    attempt: Attempt,
+}
+
+/// The time of the next attempt, and the backoff after it.
+#[derive(Clone, Copy, Debug)]
+struct Attempt {
     next: Instant,
     backoff: Duration,
 }
 
-/// The first and the longest backoff after a failed write.
+impl Attempt {
+    fn first() -> Self {
+        Self { next: Instant::now(), backoff: FIRST_BACKOFF }
+    }
+}
+
+/// The first and the longest backoff after a write.
 const FIRST_BACKOFF: Duration = Duration::from_millis(500);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
+/// How long our CA must have stayed for the backoff to begin anew.
+const STAYED: Duration = Duration::from_secs(60);
 /// The longest time for a write.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -134,7 +149,7 @@ fn bundle(object: &APIService) -> &[u8] {
 
 /// Keeps our CA in `caBundle` of every APIService of our groups that names this Service, for
 /// ever. APIServices of other Services may be another adapter's. Failed writes are retried with
-/// a backoff.
+/// a backoff, and those that another writer undoes are repeated with it.
 pub async fn run_ca_injector(
     client: Client,
     ca: ServingCa,
@@ -148,7 +163,7 @@ pub async fn run_ca_injector(
     let mut failures = FailureLog::default();
     loop {
         metrics.serving.ca_bundles_missing(status.missing().len());
-        let next = status.state().missing.values().map(|pending| pending.next).min();
+        let next = status.state().missing.values().map(|pending| pending.attempt.next).min();
         let due = async {
             match next {
                 Some(next) => tokio::time::sleep_until(next).await,
@@ -193,12 +208,19 @@ fn handle_event(ca: &ServingCa, status: &CaBundleStatus, event: Event<APIService
     match event {
         Event::Init => {}
         Event::InitDone => (state.listed, state.forbidden) = (true, false),
-        Event::Delete(object) => drop(state.missing.remove(&object.name_any())),
+        Event::Delete(object) => {
+            let name = object.name_any();
+            state.missing.remove(&name);
+            state.written.remove(&name);
+        }
         Event::Apply(object) | Event::InitApply(object) => {
             let name = object.name_any();
             if ca.is_missing(&object) {
-                let next = Instant::now();
-                state.missing.insert(name, PendingWrite { object, next, backoff: FIRST_BACKOFF });
+                // Another writer may take it out each time.
+                let written = state.written.get(&name).copied();
+                let recent = written.filter(|attempt| attempt.next.elapsed() < STAYED);
+                let attempt = recent.unwrap_or_else(Attempt::first);
+                state.missing.insert(name, PendingWrite { object, attempt });
             } else {
                 state.missing.remove(&name);
             }
@@ -208,21 +230,25 @@ fn handle_event(ca: &ServingCa, status: &CaBundleStatus, event: Event<APIService
 
 async fn write_due(api: &Api<APIService>, ca: &ServingCa, status: &CaBundleStatus) {
     let now = Instant::now();
-    let due: Vec<APIService> = {
+    let due: Vec<PendingWrite> = {
         let mut state = status.state();
-        let due = state.missing.values_mut().filter(|pending| pending.next <= now);
+        let due = state.missing.values_mut().filter(|pending| pending.attempt.next <= now);
         // A successful write comes back by the watch, before the next attempt.
         due.map(|pending| {
-            pending.next = now + pending.backoff;
-            pending.backoff = (pending.backoff * 2).min(MAX_BACKOFF);
-            pending.object.clone()
+            let Attempt { next, backoff } = &mut pending.attempt;
+            *next = now + *backoff;
+            *backoff = (*backoff * 2).min(MAX_BACKOFF);
+            pending.clone()
         })
         .collect()
     };
-    for object in due {
+    for PendingWrite { object, attempt } in due {
         let name = object.name_any();
         match ca.write(api, &object).await {
-            Ok(()) => tracing::info!(apiservice = name, "Wrote caBundle"),
+            Ok(()) => {
+                tracing::info!(apiservice = name, "Wrote caBundle");
+                status.state().written.insert(name, attempt);
+            }
             Err(error) => tracing::warn!(apiservice = name, error, "Failed to write caBundle"),
         }
     }
@@ -248,6 +274,49 @@ mod tests {
         tokio::time::timeout(Duration::from_secs(30), reported).await.expect("it is reported");
         assert_eq!(status.missing(), Vec::<String>::new());
         injector.abort();
+    }
+
+    /// Another controller that sets `caBundle` to what it was, each time.
+    #[tokio::test(start_paused = true)]
+    async fn a_ca_that_is_taken_out_again_and_again_is_written_ever_less_often() {
+        let object = |bundle: &str| -> APIService {
+            let spec = json!({"group": ApiGroup::Custom.as_str(), "version": "v1beta2",
+                "groupPriorityMinimum": 1, "versionPriority": 1,
+                "service": {"name": "a", "namespace": "b"}, "caBundle": ByteString(bundle.into())});
+            let metadata = json!({"name": "v1beta2.custom.metrics.k8s.io"});
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+        };
+        let (client, log) = fake::api(|request| (200, request.object()));
+        let ca = ServingCa { service: "a".into(), namespace: "b".into(), ca: "PEM".into() };
+        let (api, status) = (Api::all(client), CaBundleStatus::default());
+        let shown = |bundle| handle_event(&ca, &status, Event::Apply(object(bundle)));
+        let next =
+            || status.state().missing.values().map(|pending| pending.attempt.next).next().unwrap();
+        let started = Instant::now();
+        while started.elapsed() < Duration::from_secs(60) {
+            shown("");
+            tokio::time::sleep_until(next()).await;
+            write_due(&api, &ca, &status).await;
+            shown("PEM");
+            assert_eq!(status.missing(), Vec::<String>::new());
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        let writes = log.of("PATCH").len();
+        assert!((3..12).contains(&writes), "{writes}");
+        // Once it has stayed for a while, it is written at once again.
+        tokio::time::sleep(Duration::from_secs(600)).await;
+        shown("");
+        assert_eq!(next(), Instant::now());
+    }
+
+    /// A rollout has as many again for a while.
+    #[test]
+    fn a_bundle_has_room_for_twice_the_replicas_that_the_chart_allows() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/deploy/chart/values.schema.json");
+        let schema: serde_json::Value =
+            serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        let most = schema["properties"]["replicas"]["maximum"].as_u64().expect("a maximum");
+        assert!(2 * most <= MAX_CAS as u64, "{most}");
     }
 
     #[test]

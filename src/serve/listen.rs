@@ -146,8 +146,8 @@ impl Listener {
         self.certificate.clone().run_reloader(metrics.not_after())
     }
 
-    /// Serves until `stop` ends, then shuts down gracefully: accepts no new connections, and waits
-    /// for requests in flight.
+    /// Serves until `stop` ends, then shuts down gracefully: refuses new connections, and waits for
+    /// requests in flight.
     pub async fn serve(self, router: Router, stop: impl Future<Output = ()>) {
         let (stopping, stopped) = watch::channel(false);
         let mut tasks = JoinSet::new();
@@ -189,6 +189,8 @@ impl Listener {
                 }
             });
         }
+        // What connects from now on is refused at once, and not left to wait for the end of the process.
+        drop(self.tcp);
         let _ = stopping.send(true);
         let all = async { while tasks.join_next().await.is_some() {} };
         if timeout(SHUTDOWN_GRACE_PERIOD, all).await.is_err() {
@@ -290,7 +292,9 @@ fn builder(http2: bool, max_streams: u32, is_overflow: bool) -> Builder<TokioExe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::pki_types::pem::PemObject;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::Notify;
 
     async fn reached(bound: &str, from: &str) -> bool {
         let certificate = ServingCertificate::self_signed("a", "b").unwrap();
@@ -338,6 +342,46 @@ mod tests {
             "{of_connection}, {of_stream}"
         );
         serving.abort();
+    }
+
+    #[tokio::test]
+    async fn a_server_that_drains_refuses_new_connections_and_answers_what_it_has_begun() {
+        let certificate = ServingCertificate::self_signed("a", "b").unwrap();
+        let ca = certificate.self_signed_ca.clone().unwrap();
+        let any = ([127, 0, 0, 1], 0).into();
+        let listener = listen(any, certificate, TlsOptions::default(), 0).await.unwrap();
+        let address = listener.address().unwrap();
+        let [begun, stop, answer] = std::array::from_fn(|_| Arc::new(Notify::new()));
+        let (of_begun, of_answer, of_stop) = (begun.clone(), answer.clone(), stop.clone());
+        let router = Router::new().fallback(async move || {
+            of_begun.notify_one();
+            of_answer.notified().await;
+            "answered"
+        });
+        let serving = tokio::spawn(async move {
+            listener.serve(router, async move { of_stop.notified().await }).await;
+        });
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
+        let config = rustls::ClientConfig::builder().with_root_certificates(roots);
+        let client = tokio_rustls::TlsConnector::from(Arc::new(config.with_no_client_auth()));
+        let stream = TcpStream::connect(address).await.unwrap();
+        let mut stream = client.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+        stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
+        begun.notified().await;
+        stop.notify_one();
+        let refused = async {
+            while TcpStream::connect(address).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(5), refused).await.expect("new connections are refused");
+        answer.notify_one();
+        let mut response = String::new();
+        let _ = stream.read_to_string(&mut response).await;
+        assert!(response.ends_with("answered"), "{response}");
+        serving.await.unwrap();
     }
 
     #[tokio::test]

@@ -60,6 +60,7 @@ pub struct Metrics {
     duration: Histogram,
     delay: Histogram,
     missed: Counter,
+    due: Gauge<f64, AtomicU64>,
     autoscalers: Gauge,
     failing: Gauge,
     leader: Gauge,
@@ -143,6 +144,11 @@ impl Default for Metrics {
                 ("missed_rounds", None, "counter", &[]),
                 "Decisions that were not taken because the one before took until after they were due",
                 Counter::default(),
+            ),
+            due: all.add(
+                ("decision_due_timestamp", S, "gauge", &[]),
+                "Since when a decision has been due and none was taken, or when the next one is due, in Unix seconds; 0 before the first",
+                Gauge::default(),
             ),
             autoscalers: all.add(
                 ("autoscalers", None, "gauge", &[]),
@@ -304,6 +310,11 @@ impl Metrics {
     /// Counts decisions that were skipped because the previous one overran.
     pub fn missed(&self, periods: u64) {
         self.missed.inc_by(periods);
+    }
+
+    /// Sets since when a decision has been due and none was taken, or when the next one is.
+    pub fn decision_due(&self, at: SystemTime) {
+        self.due.set(unix_seconds(at));
     }
 
     /// Sets the desired replicas of an observed native HPA: those of Plimsoll, and those of

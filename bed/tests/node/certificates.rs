@@ -8,28 +8,45 @@ use crate::node::{Node, PODS};
 use crate::processes;
 use crate::scaling::pods;
 use bed::eventually;
-use bed::pki::{AcceptAny, Authority, Signed};
+use bed::pki::{Authority, Signed};
+use k8s_openapi::ByteString;
+use serde_json::json;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tokio_rustls::rustls::ClientConfig;
+use tokio_rustls::rustls::pki_types::CertificateDer;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-/// The certificate that a pod of Plimsoll serves with.
-async fn served(node: &Node, pod: &str) -> Result<Vec<u8>, String> {
+/// The name by which kube-apiserver verifies the certificate.
+const NAME: &str = "plimsoll.plimsoll.svc";
+
+/// The certificate of a file.
+fn read(path: &Path) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(path).expect("a certificate")
+}
+
+/// The certificate that a pod of Plimsoll serves with, verified as kube-apiserver does it.
+async fn served(
+    node: &Node,
+    pod: &str,
+    authority: &Authority,
+) -> Result<CertificateDer<'static>, String> {
     let address = node.field(&["-n", "plimsoll", "pod", pod], "{.status.podIP}").await?;
-    let config = ClientConfig::builder()
-        .dangerous()
-        .with_custom_certificate_verifier(Arc::new(AcceptAny))
-        .with_no_client_auth();
+    let mut roots = RootCertStore::empty();
+    roots.add(read(&authority.certificate)).expect("a CA");
+    let config = ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     let connected = async {
         let stream = TcpStream::connect((address.as_str(), 6443)).await?;
-        let name = "plimsoll".try_into().expect("a name");
+        let name = NAME.try_into().expect("a name");
         TlsConnector::from(Arc::new(config)).connect(name, stream).await
     };
     let stream = connected.await.map_err(|error| format!("{address}: {error}"))?;
     let certificates = stream.get_ref().1.peer_certificates().unwrap_or_default();
-    certificates.first().map(|first| first.to_vec()).ok_or("no certificate".to_owned())
+    let first = certificates.first().ok_or("no certificate")?;
+    Ok(first.clone().into_owned())
 }
 
 /// Writes a certificate into the Secret.
@@ -48,25 +65,39 @@ pub fn secret(node: &Node) {
         apply_folder(node, "shop").await;
         eventually("the metric is served", PODS, async || node.cluster.raw(REQUESTS).await).await;
         let mut authority = Authority::new(&node.cluster.folder, "serving-ca");
-        authority.names = vec!["plimsoll.plimsoll.svc".to_owned()];
-        write_secret(node, &authority.sign("plimsoll", &[])).await;
+        authority.names = vec![NAME.to_owned()];
+        let first = authority.sign("plimsoll", &[]);
+        write_secret(node, &first).await;
         let ca = format!("--set-file=tls.caBundle={}", authority.certificate.display());
         upgrade(node, &["--set=tls.secret=serving", &ca]).await;
         Installation::changed(Some(By::Helm)).await;
         works(node).await;
         let before = replicas(node).await.expect("pods");
-        let first = served(node, &before[0].name).await.expect("a certificate");
+        let now = served(node, &before[0].name, &authority).await.expect("a certificate");
+        assert_eq!(now, read(&first.certificate));
         let load = of_api(node, 20);
-        write_secret(node, &authority.sign("plimsoll", &[])).await;
+        let second = authority.sign("plimsoll", &[]);
+        write_secret(node, &second).await;
         let started = Instant::now();
         for pod in &before {
             eventually("the new certificate is served", PODS, async || {
-                let now = served(node, &pod.name).await?;
-                if now == first { Err("it is that of before".to_owned()) } else { Ok(()) }
+                let now = served(node, &pod.name, &authority).await?;
+                let is_new = now == read(&second.certificate);
+                if is_new { Ok(()) } else { Err("it is another one".to_owned()) }
             })
             .await;
         }
         println!("served by both after {:.1} s", started.elapsed().as_secs_f64());
+        // With another `caBundle` kube-apiserver uses none of its connections of before.
+        let other = Authority::new(&node.cluster.folder, "other-ca");
+        let bundle: Vec<u8> = [&authority, &other]
+            .iter()
+            .flat_map(|one| std::fs::read(&one.certificate).expect("a file"))
+            .collect();
+        let patch = json!({"spec": {"caBundle": ByteString(bundle)}});
+        let path = "/apis/apiregistration.k8s.io/v1/apiservices/v1beta2.custom.metrics.k8s.io";
+        node.cluster.patch(path, &patch).await.expect("it can be changed");
+        eventually("the metric is served", PODS, async || node.cluster.raw(REQUESTS).await).await;
         works(node).await;
         assert_eq!(replicas(node).await.expect("pods"), before);
         load.stop().await.all_succeeded();

@@ -3,12 +3,12 @@
 use crate::install::replicas;
 use crate::installation::prepare;
 use crate::isolation::run;
-use crate::load::Load;
+use crate::load::{Load, of_api};
 use crate::node::{Node, PODS, Pod};
 use crate::processes;
 use crate::scaling::pods;
 use bed::eventually;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The pod that leads.
 pub async fn leader(node: &Node) -> Result<String, String> {
@@ -52,6 +52,47 @@ pub fn stopped(node: &Node) {
         })
         .await;
         println!("restarted and ready after {:.1} s", started.elapsed().as_secs_f64());
-        load.stop().await;
+        goes_on(node, load).await;
     });
+}
+
+/// For how long a leader stands still that goes on: longer than its Lease, and too short for kubelet to restart it.
+const STILL: Duration = Duration::from_secs(18);
+/// How long it is watched after that.
+const WATCHED: Duration = Duration::from_secs(30);
+
+/// A leader that stands still while the load ends, and goes on when another one leads, leaves the scale to that one.
+async fn goes_on(node: &Node, load: Load) {
+    let still = leader(node).await.expect("a leader");
+    let before = replicas(node).await.expect("pods");
+    let requests = of_api(node, 20);
+    let process = processes::of_plimsoll(&still).expect("its process").to_string();
+    let stopped = Instant::now();
+    run("kill", &["-STOP", &process]);
+    load.stop().await;
+    let next = led_by_another(node, &still).await;
+    tokio::time::sleep_until((stopped + STILL).into()).await;
+    run("kill", &["-CONT", &process]);
+    println!("{next} leads, and {still} goes on {:.1} s after", stopped.elapsed().as_secs_f64());
+    pods(node, 1).await;
+    let state = async || {
+        let of = ["-n", "plimsoll", "lease", "plimsoll"];
+        let holder = node.field(&of, "{.spec.holderIdentity} {.spec.leaseTransitions}").await?;
+        let of = ["-n", "shop", "deployment", "web"];
+        Ok::<_, String>((holder, node.field(&of, "{.spec.replicas} {.metadata.generation}").await?))
+    };
+    let first = state().await.expect("a Lease and a Deployment");
+    let watched = Instant::now();
+    while watched.elapsed() < WATCHED {
+        assert_eq!(state().await.as_ref(), Ok(&first));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    assert!(first.0.starts_with(&next), "{next} led, {first:?}");
+    eventually("both are ready, and were not restarted", PODS, async || {
+        let now = replicas(node).await?;
+        if now == before { Ok(()) } else { Err(format!("{now:?}, {before:?}")) }
+    })
+    .await;
+    // Those on a connection to it wait until it goes on.
+    requests.stop().await.all_succeeded();
 }

@@ -16,7 +16,7 @@ const IMAGES: [Image; 5] = [
 
 /// The image of Plimsoll, which `make image` writes.
 pub const PRODUCT: &str = "plimsoll:0.1.0";
-/// The same by the tag of a next version.
+/// The same by another tag, to which it is rolled out.
 pub const NEXT: &str = "plimsoll:next";
 
 /// The image that holds the namespaces of each pod.

@@ -68,21 +68,29 @@ async fn manifests(pages: &Pages) -> String {
     text.lines().map(line).collect::<String>().replace("PullPolicy: Always", "PullPolicy: Never")
 }
 
-/// How many replicas `kedas/web` was to have, each tenth of a second.
+/// How many replicas `web` and `night` of `kedas` were to have, each tenth of a second.
 #[derive(Clone, Default)]
-struct Replicas(Arc<Mutex<Vec<i64>>>);
+struct Replicas(Arc<Mutex<Vec<[i64; 2]>>>);
 
 impl Replicas {
     async fn watch(self, node: &Node) {
-        let path = "/apis/apps/v1/namespaces/kedas/deployments/web/scale";
-        loop {
-            let text = node.cluster.raw(path).await.expect("a scale");
+        let of = async |name: &str| {
+            let path = format!("/apis/apps/v1/namespaces/kedas/deployments/{name}/scale");
+            let text = node.cluster.raw(&path).await.expect("a scale");
             let scale: Value = serde_json::from_str(&text).expect("JSON");
             // No replicas are left out.
-            let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+            scale["spec"]["replicas"].as_i64().unwrap_or(0)
+        };
+        loop {
+            let replicas = [of("web").await, of("night").await];
             self.0.lock().expect("no panic").push(replicas);
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
+    }
+
+    /// Those since the last call.
+    fn take(&self) -> Vec<[i64; 2]> {
+        std::mem::take(&mut *self.0.lock().expect("no panic"))
     }
 }
 
@@ -182,6 +190,10 @@ pub fn replaced(node: &'static Node) {
         }
         println!("taken over in {:.1} s", started.elapsed().as_secs_f64());
         pods_of(node, "kedas", "night", 0).await;
+        // As many as the load needs, and what it was scaled to by hand.
+        let taken_over = replicas.take();
+        let stayed = taken_over.iter().all(|[web, night]| *web == 3 && [0, 1].contains(night));
+        assert!(stayed && !taken_over.is_empty(), "{taken_over:?}");
         load.stop().await;
         load = Load::of_url(47, url);
         pods_of(node, "kedas", "web", 5).await;
@@ -189,9 +201,8 @@ pub fn replaced(node: &'static Node) {
         // It ends by a failure alone.
         assert!(!watch.is_finished());
         watch.abort();
-        let replicas = std::mem::take(&mut *replicas.0.lock().expect("no panic"));
-        // As many as the load needed before it grew.
-        assert_eq!(replicas.iter().min(), Some(&3), "{replicas:?}");
+        let grown = replicas.take();
+        assert_eq!(grown.iter().map(|[web, _]| *web).min(), Some(3), "{grown:?}");
         load.stop().await;
         run(&format!("kubectl delete -f {keda} --timeout=120s")).await;
         remove_namespace(node, "kedas").await;

@@ -1,4 +1,4 @@
-//! A rollout of a new version of Plimsoll under load.
+//! A rollout of Plimsoll under load, to the same version by another tag.
 
 use crate::images::NEXT;
 use crate::install::replicas;
@@ -57,7 +57,7 @@ pub fn requests(node: &Node) {
     });
 }
 
-/// Rolls a new version out, during which no request fails.
+/// Rolls it out, during which no request fails.
 async fn rolled_out(node: &Node, fell: Instant) {
     eventually("the metric is served", PODS, async || node.cluster.raw(REQUESTS).await).await;
     let before = replicas(node).await.expect("pods");

@@ -134,6 +134,33 @@ async fn an_overrun_counts_the_missed_periods() {
 }
 
 #[tokio::test]
+async fn a_decision_is_due_from_its_time_on_until_one_is_taken() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+    show_replicas(&control, 3);
+    // In seconds from now.
+    let due = |control: &ControlLoop| {
+        control.show_due();
+        let text = control.ctx.metrics.openmetrics();
+        let line =
+            text.lines().find_map(|l| l.strip_prefix("plimsoll_decision_due_timestamp_seconds "));
+        let at: f64 = line.unwrap().parse().unwrap();
+        at - control.ctx.clock.wall_ms() as f64 / 1000.0
+    };
+    let is_near = |value: f64, expected: f64| (value - expected).abs() < 1.0;
+    assert!(is_near(due(&control), 0.0));
+    control.schedule.set(autoscaler.clone(), Instant::now() + Duration::from_secs(1_200));
+    assert!(is_near(due(&control), 1_200.0));
+    control.schedule.set(autoscaler, Instant::now());
+    control.start_due();
+    control.progress -= Duration::from_secs(60);
+    assert!(is_near(due(&control), -60.0));
+    let done = control.evaluations.join_next().await.unwrap().unwrap();
+    control.evaluated(done);
+    assert!(due(&control) > -1.0);
+}
+
+#[tokio::test]
 async fn a_window_of_more_than_an_hour_is_checkpointed_in_full() {
     let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
     let shared = Arc::get_mut(&mut control.ctx).expect("the only reference");
