@@ -32,8 +32,9 @@ fn run() -> Result<String, Box<dyn Error>> {
     };
     let mut definition: Definition = serde_json::from_slice(&read("deploy/image.json")?)?;
     let program = read(binary)?;
-    let architecture = architecture_of(&program)
-        .map_err(|why| format!("{binary}: {why}; build it on Linux, or use the Dockerfile"))?;
+    let architecture = architecture_of(&program).map_err(|why| {
+        format!("{binary}: {why}; build it by `make image` on Linux, or use the Dockerfile")
+    })?;
     let mut files = Vec::new();
     for (path, what) in &definition.files {
         let (executable, content) = match what.as_str() {
