@@ -1,8 +1,11 @@
 # What a person or CI runs. `make help` lists it.
 CARGO ?= cargo
 export RUST_BACKTRACE ?= 0
+# Tests run on loopback, also where a proxy leads to what is downloaded.
+comma := ,
+export NO_PROXY := localhost,127.0.0.1$(if $(NO_PROXY)$(no_proxy),$(comma)$(or $(NO_PROXY),$(no_proxy)))
 
-.PHONY: help build parts all-parts test test-all test-node test-node-short old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-large bench-growth \
+.PHONY: help build parts all-parts test test-all test-node test-node-short libc old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-large bench-growth \
 	bench-outage bench-fairness bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom release-sboms licenses advisories clean
 
 help: ## List what there is
@@ -65,6 +68,7 @@ oldest: parts ## The oldest Kubernetes that is claimed: Plimsoll is installed on
 
 # Where a node can run, they have the images built, and all else that they need.
 NODE_TESTS = PROFILE=$(PROFILE) $(TEST) --test node --
+NEEDS_ROOT = @[ "$$(id -u)" = 0 ] || { echo 'it needs root: sudo -E env "PATH=$$PATH" make ...' >&2; exit 1; }
 
 test-node-short: PROFILE = demo
 test-node-short: ## Plimsoll's image in pods of a real node: what takes a minute each at most. It needs root, cgroups and namespaces; NODE=require fails where there are none
@@ -72,7 +76,7 @@ test-node-short: ## Plimsoll's image in pods of a real node: what takes a minute
 
 test-node: PROFILE = demo
 test-node: ## All tests on a real node: half an hour; NAME=TEST for some, NODE_LOGS=DIR keeps the logs, PROFILE=dist is optimized as what is released. It fails where no node can run
-	@bed/build keda keda-adapter >/dev/null
+	$(if $(filter require,$(or $(NODE),require)),$(NEEDS_ROOT))
 	@NODE=$(or $(NODE),require) $(NODE_TESTS) --include-ignored --nocapture $(NAME)
 
 reproduce: all-parts ## MINUTES=20 of kube-controller-manager's own HPA under a load, backtested from Prometheus
@@ -148,7 +152,9 @@ simulate-fixed: ## The seeds of CI: 1 to 4 (SEEDS=8 in test-all), two days each,
 	@$(call SIMULATE,simulate) --shrink --days 2 --faults 3 --jobs 2 --seeds $(or $(SEEDS),4)
 
 demo: ## The main job, live; KEEP=1 leaves it all up; NODE=1 has it in pods of a real node, which needs root
-ifeq ($(NODE),1)
+ifneq ($(NODE),)
+	$(NEEDS_ROOT)
+	@$(TEST) --test node --no-run
 	@NODE=demo KEEP=$(KEEP) PROFILE=demo $(TEST) --quiet --test node
 else
 	@bed/build demo >/dev/null
@@ -220,10 +226,15 @@ workflows: $(ACTIONLINT)
 	sed -n '/^name: backtest$$/,/^```$$/{/^```$$/!p}' docs/backtest.md | $(ACTIONLINT) -shellcheck= -pyflakes= -
 
 # Without jemalloc where a build is to be done soon: its configure script takes longer than any crate.
-static:
+static: libc
 	RUSTFLAGS="-C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))" CFLAGS="$(addprefix -ffile-prefix-map=,$(REMAP))" \
 		$(CARGO) build --locked --profile $(PROFILE) $(if $(filter demo,$(PROFILE)),--no-default-features) --package plimsoll --target $(HOST)
 	@if ldd $(STATIC) 2>/dev/null | grep -q "=>"; then echo "$(STATIC) is not static"; exit 1; fi
+
+# With most C compilers it comes along, on Debian too.
+libc:
+	@[ -f "$$($(CC) -print-file-name=libc.a)" ] || { echo "there is no libc.a, of which a static program for Linux is made: \
+	install glibc-static (Fedora, RHEL), glibc-devel-static (openSUSE) or libc6-dev (Debian)" >&2; exit 1; }
 
 WRITE_IMAGE := $(CARGO) build --locked --quiet --workspace --bin image && $(TARGET)/debug/image
 
@@ -237,6 +248,7 @@ OLD := 0a110bb
 
 # Built as that of now is, so that most dependencies are compiled once.
 old-image: ## The image and the chart that the tests upgrade from
+	@git cat-file -e $(OLD)^{commit} || { echo "the upgrade begins with commit $(OLD), which is not here: git fetch --unshallow" >&2; exit 1; }
 	@mkdir -p $(TARGET)/image && rm -rf $(TARGET)/old && mkdir $(TARGET)/old
 	@git archive $(OLD) | tar -x -C $(TARGET)/old
 	@printf '\n[workspace]\n[profile.demo]\ninherits = "release"\nopt-level = 0\nlto = "off"\n' >> $(TARGET)/old/Cargo.toml

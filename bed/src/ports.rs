@@ -1,7 +1,7 @@
 //! Ports that stay free until the program that is to listen there does.
 //!
 //! A port that is free now may be taken the next moment: by another test, or by the kernel as the
-//! local end of a connection. So ports come from below the kernel's ephemeral range, in blocks. A
+//! local end of a connection. So ports come from below the kernel's ephemeral range, if it leaves room there, in blocks. A
 //! process owns a block as long as it listens on the block's first port, which the kernel closes
 //! however the process ends.
 
@@ -13,6 +13,8 @@ use std::sync::Mutex;
 const BLOCK: u16 = 64;
 /// Many ports below are those of known services.
 const LOWEST: u16 = 10_240;
+/// Fewer ports below the ephemeral range may not be enough for all beds.
+const ENOUGH: u16 = 32 * BLOCK;
 
 struct Ports {
     /// The ports of the last block that are not handed out yet.
@@ -45,8 +47,8 @@ pub fn free_port() -> u16 {
 
 impl Ports {
     fn take_block(&mut self) {
-        let end = ephemeral().start;
-        while self.next + BLOCK <= end {
+        let Range { end, .. } = usable(&ephemeral());
+        while self.next <= end - BLOCK {
             let first = self.next;
             self.next += BLOCK;
             if let Ok(held) = listen(first) {
@@ -57,6 +59,13 @@ impl Ports {
         }
         panic!("no block of ports is left from {LOWEST} to {end}");
     }
+}
+
+/// The ports that blocks are of: those below the ephemeral ones, or all where hardly any are below, as with
+/// `net.ipv4.ip_local_port_range = 1024 65535`.
+pub fn usable(ephemeral: &Range<u16>) -> Range<u16> {
+    let below = LOWEST..ephemeral.start;
+    if below.len() < ENOUGH.into() { LOWEST..u16::MAX } else { below }
 }
 
 /// The range of ephemeral ports, which the kernel assigns to connections.

@@ -6,8 +6,10 @@
 
 mod archive;
 mod definition;
+mod program;
 mod source;
 
 pub use archive::{Archive, Compression, File};
 pub use definition::{Definition, root_certificates};
+pub use program::architecture_of;
 pub use source::source_url;

@@ -5,8 +5,11 @@
 //! the repository, whatever the binary is: the last commit and its time, and git's `origin` without its
 //! credentials.
 
-use image::{Archive, Compression, Definition, File, root_certificates, source_url};
+use image::{
+    Archive, Compression, Definition, File, architecture_of, root_certificates, source_url,
+};
 use std::error::Error;
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::{env, fs};
 
@@ -29,10 +32,14 @@ fn run() -> Result<String, Box<dyn Error>> {
         return Err("usage: image BINARY NAME:TAG ARCHIVE".into());
     };
     let mut definition: Definition = serde_json::from_slice(&read("deploy/image.json")?)?;
+    let program = read(binary)?;
+    let architecture = architecture_of(&program).map_err(|why| {
+        format!("{binary}: {why}; build it by `make image` on Linux, or use the Dockerfile")
+    })?;
     let mut files = Vec::new();
     for (path, what) in &definition.files {
         let (executable, content) = match what.as_str() {
-            "program" => (true, read(binary)?),
+            "program" => (true, program.clone()),
             "root certificates" => (false, root_certificates().into_bytes()),
             other => return Err(format!("deploy/image.json: {path}: {other}?").into()),
         };
@@ -41,16 +48,19 @@ fn run() -> Result<String, Box<dyn Error>> {
     let created = match env::var("SOURCE_DATE_EPOCH") {
         Ok(seconds) => seconds,
         Err(_) => git(&["log", "-1", "--format=%ct"])
-            .ok_or("set SOURCE_DATE_EPOCH: git has no commit here")?,
+            .map_err(|why| format!("set SOURCE_DATE_EPOCH: git has no commit here: {why}"))?,
     };
     let created =
         created.parse().map_err(|error| format!("SOURCE_DATE_EPOCH={created}: {error}"))?;
     let revision = match env::var("REVISION").ok().filter(|given| !given.is_empty()) {
         Some(given) => Some(given),
         None => {
-            let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some();
+            let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_ok();
             let dirty = if changed { "-dirty" } else { "" };
-            git(&["rev-parse", "HEAD"]).map(|commit| commit + dirty)
+            match git(&["rev-parse", "HEAD"]) {
+                Err(why) if Path::new(".git").exists() => return Err(why.into()),
+                revision => revision.ok().map(|commit| commit + dirty),
+            }
         }
     };
     let tag = name.rsplit_once(':').map(|(_, tag)| tag.to_owned());
@@ -59,7 +69,7 @@ fn run() -> Result<String, Box<dyn Error>> {
         Some(given) => {
             Some(source_url(&given).ok_or("SOURCE is no URL such as https://HOST/OWNER/NAME")?)
         }
-        None => git(&["remote", "get-url", "origin"]).and_then(|remote| source_url(&remote)),
+        None => git(&["remote", "get-url", "origin"]).ok().and_then(|url| source_url(&url)),
     };
     let labels = [
         ("version", Some(tag.ok_or("NAME:TAG has no tag")?)),
@@ -76,11 +86,7 @@ fn run() -> Result<String, Box<dyn Error>> {
     let mut bytes = Vec::new();
     let image = Archive {
         name,
-        architecture: match env::consts::ARCH {
-            "x86_64" => "amd64",
-            "aarch64" => "arm64",
-            other => other,
-        },
+        architecture,
         created,
         compression: Compression::best(),
         definition: &definition,
@@ -95,9 +101,16 @@ fn read(path: &str) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("{path}: {error}"))
 }
 
-/// The output of git without its last line break; `None` where it fails or says nothing.
-fn git(arguments: &[&str]) -> Option<String> {
-    let done = Command::new("git").args(arguments).output().ok()?;
-    let text = String::from_utf8(done.stdout).ok()?.trim().to_owned();
-    (done.status.success() && !text.is_empty()).then_some(text)
+/// The output of git without its last line break.
+///
+/// # Errors
+/// What git says where it fails; nothing where it says nothing.
+fn git(arguments: &[&str]) -> Result<String, String> {
+    let done = Command::new("git").args(arguments).output();
+    let done = done.map_err(|error| format!("git can't be run: {error}"))?;
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+    match text(&done.stdout) {
+        said if done.status.success() && !said.is_empty() => Ok(said),
+        _ => Err(text(&done.stderr)),
+    }
 }

@@ -6,6 +6,17 @@ use std::process::Command;
 
 const TOKEN: &str = "glpat-0123456789";
 
+/// The headers of an ELF file for amd64 with one program header of this type.
+fn program(kind: u8) -> Vec<u8> {
+    let mut bytes = vec![0; 64 + 56];
+    bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+    // e_machine, e_phoff, e_phentsize, e_phnum, and p_type.
+    for (at, value) in [(18, 62), (32, 64), (54, 56), (56, 1), (64, kind)] {
+        bytes[at] = value;
+    }
+    bytes
+}
+
 /// A repository of one commit, with the definition of the image and a program.
 fn repository(name: &str, origin: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
@@ -13,7 +24,7 @@ fn repository(name: &str, origin: &str) -> PathBuf {
     fs::create_dir_all(folder.join("deploy")).expect("a folder");
     let definition = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/image.json");
     fs::copy(definition, folder.join("deploy/image.json")).expect("the definition");
-    fs::write(folder.join("program"), "#!/bin/true\n").expect("a file");
+    fs::write(folder.join("program"), program(1)).expect("a file");
     let git = |words: &[&str]| {
         let mut git = Command::new("git");
         for kind in ["AUTHOR", "COMMITTER"] {
@@ -33,15 +44,16 @@ fn repository(name: &str, origin: &str) -> PathBuf {
 
 /// What the command prints and writes.
 fn image(folder: &Path, source: &str) -> (String, Vec<u8>) {
-    run(folder, source, None)
+    image_with(folder, &[("SOURCE", source)])
 }
 
-/// The same of a program of another commit.
-fn run(folder: &Path, source: &str, revision: Option<&str>) -> (String, Vec<u8>) {
+/// The same with these variables.
+fn image_with(folder: &Path, variables: &[(&str, &str)]) -> (String, Vec<u8>) {
     let mut command = Command::new(env!("CARGO_BIN_EXE_image"));
-    command.env_remove("REVISION").envs(revision.map(|commit| ("REVISION", commit)));
-    command.args(["program", "plimsoll:1", "image.tar"]).current_dir(folder).env("SOURCE", source);
-    let done = command.env_remove("SOURCE_DATE_EPOCH").output().expect("it can be run");
+    command.args(["program", "plimsoll:1", "image.tar"]).current_dir(folder);
+    command.env_remove("SOURCE_DATE_EPOCH").env_remove("SOURCE").env_remove("REVISION");
+    command.envs(variables.iter().copied());
+    let done = command.output().expect("it can be run");
     let said = String::from_utf8_lossy(&[done.stdout, done.stderr].concat()).into_owned();
     (said, fs::read(folder.join("image.tar")).unwrap_or_default())
 }
@@ -76,7 +88,51 @@ fn a_given_source_is_without_its_token_too() {
 fn the_revision_of_a_program_of_another_commit_can_be_given() {
     let folder = repository("revision", "/srv/git/plimsoll.git");
     let label = |commit: &str| format!(r#""org.opencontainers.image.revision":"{commit}""#);
-    fs::write(folder.join("program"), "#!/bin/false\n").expect("a file");
-    let (_, archive) = run(&folder, "", Some("0a110bb"));
+    let (_, archive) = image_with(&folder, &[("REVISION", "0a110bb")]);
     assert!(has(&archive, &label("0a110bb")));
+}
+
+#[test]
+fn a_program_that_no_container_could_run_is_refused() {
+    let folder = repository("programs", "git@example.com:team/plimsoll.git");
+    let other = |at: usize, value: u8| {
+        let mut bytes = program(1);
+        bytes[at] = value;
+        bytes
+    };
+    for (program, why) in [
+        // Of a Mac, of FreeBSD, with 32 bits.
+        (b"\xcf\xfa\xed\xfe\x0c\0\0\x01\0\0".to_vec(), "no program for Linux"),
+        (other(7, 9), "no program for Linux"),
+        (other(4, 1), "no program for Linux"),
+        (other(18, 40), "neither amd64 nor arm64"),
+        (program(3), "not static"),
+        (program(1)[..65].to_vec(), "cut off"),
+    ] {
+        fs::write(folder.join("program"), program).expect("a file");
+        let (said, archive) = image(&folder, "");
+        assert!(said.contains(why) && archive.is_empty(), "{why}: {said}");
+    }
+}
+
+#[test]
+fn the_architecture_is_that_of_the_program() {
+    let folder = repository("architecture", "git@example.com:team/plimsoll.git");
+    for (machine, name) in [(62, "amd64"), (183, "arm64")] {
+        let mut program = program(1);
+        program[18] = machine;
+        fs::write(folder.join("program"), program).expect("a file");
+        let (_, archive) = image(&folder, "");
+        assert!(has(&archive, &format!(r#""architecture":"{name}""#)), "{name}");
+    }
+}
+
+#[test]
+fn where_git_refuses_the_folder_its_own_words_are_said() {
+    let folder = repository("refused", "git@example.com:team/plimsoll.git");
+    let refused = ("GIT_TEST_ASSUME_DIFFERENT_OWNER", "1");
+    for variables in [&[refused][..], &[refused, ("SOURCE_DATE_EPOCH", "1700000000")]] {
+        let (said, archive) = image_with(&folder, variables);
+        assert!(said.contains("dubious ownership") && archive.is_empty(), "{said}");
+    }
 }

@@ -51,5 +51,7 @@ pub async fn connect(kubeconfig: &Path) -> Client {
         kube::Config::from_custom_kubeconfig(file, &options).await.expect("a kubeconfig");
     // Tests expect 503 responses: 15 retries of each would take minutes.
     config.default_retry = false;
+    // No proxy of the environment leads to it.
+    config.proxy_url = None;
     Client::try_from(config).expect("a client")
 }

@@ -5,7 +5,7 @@ use crate::runtime;
 use bed::cluster::Cluster;
 use bed::plimsoll::{self, Plimsoll};
 use bed::proxy::Proxy;
-use bed::{Options, free_port, ports};
+use bed::{Options, eventually, free_port, ports};
 use std::collections::BTreeSet;
 use std::time::Duration;
 
@@ -48,8 +48,8 @@ fn a_bed_waits_until_the_ca_bundle_verifies_plimsoll() {
 }
 
 #[test]
-fn free_ports_are_unique_and_never_ephemeral() {
-    let ephemeral = ports::ephemeral();
+fn free_ports_are_unique_and_not_ephemeral() {
+    let usable = ports::usable(&ports::ephemeral());
     let asked: Vec<_> = (0..4)
         .map(|_| std::thread::spawn(|| (0..50).map(|_| free_port()).collect::<Vec<_>>()))
         .collect();
@@ -57,6 +57,26 @@ fn free_ports_are_unique_and_never_ephemeral() {
         asked.into_iter().flat_map(|asked| asked.join().expect("ports")).collect();
     assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), ports.len());
     for port in ports {
-        assert!(!ephemeral.contains(&port), "{port} is in {ephemeral:?}");
+        assert!(usable.contains(&port), "{port} is not in {usable:?}");
     }
+}
+
+#[test]
+fn there_are_free_ports_where_all_are_ephemeral() {
+    assert_eq!(ports::usable(&(32_768..61_000)), 10_240..32_768);
+    for all in [1024..65_535, 10_240..65_535, 11_000..65_535] {
+        assert_eq!(ports::usable(&all), 10_240..65_535, "{all:?}");
+    }
+}
+
+#[test]
+#[should_panic(expected = "it answers: the check does not return; before: the first")]
+fn a_check_that_does_not_return_has_a_deadline() {
+    let mut first = true;
+    runtime().block_on(eventually("it answers", Duration::from_millis(100), async || {
+        if std::mem::take(&mut first) {
+            return Err("the first".to_owned());
+        }
+        std::future::pending::<Result<(), String>>().await
+    }));
 }

@@ -11,6 +11,7 @@ use bed::{eventually, root};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 
 /// A sync period of kube-controller-manager by default.
 const PERIOD: Duration = Duration::from_secs(15);
@@ -80,7 +81,8 @@ pub fn replaced(node: &'static Node) {
         };
         decided().await;
         let gap = Gap::default();
-        let watch = tokio::spawn(gap.clone().watch(node));
+        let mut watch = JoinSet::new();
+        watch.spawn(gap.clone().watch(node));
         let pages = Pages::new(&node.cluster);
         let run = async |command: &str| {
             pages.run(command).await.unwrap_or_else(|error| panic!("{command}: {error}"))
@@ -113,7 +115,7 @@ pub fn replaced(node: &'static Node) {
         decided().await;
         let moved = gap.take();
         println!("moved to the chart: no metric for {:.1} s at most", moved.as_secs_f64());
-        watch.abort();
+        drop(watch);
         pods_of(node, "moved", "web", 2).await;
         load.stop().await;
         assert!(swapped < PERIOD && moved < PERIOD, "{swapped:?}, {moved:?}");

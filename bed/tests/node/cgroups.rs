@@ -10,13 +10,15 @@ const CONTROLLERS: [&str; 5] = ["cpu", "cpuset", "memory", "hugetlb", "pids"];
 /// Where the processes of the root are moved that keep it from having controllers for others.
 const MOVED: &str = "processes";
 
-/// The hierarchies: one of version 2, or one for each controller of version 1.
+/// The hierarchies: one of version 2, or of version 1 one for each controller, or for some of them together.
 pub fn hierarchies() -> Vec<PathBuf> {
     let has_processes = |path: &PathBuf| path.join("cgroup.procs").exists();
-    let version1 = fs::read_dir(ROOT).into_iter().flatten().flatten().map(|entry| entry.path());
+    let entries = fs::read_dir(ROOT).into_iter().flatten().flatten();
+    // Links such as `cpu` lead to one of several controllers, `cpu,cpuacct`.
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     match is_version2() {
         true => vec![PathBuf::from(ROOT)],
-        false => version1.filter(has_processes).collect(),
+        false => folders.map(|entry| entry.path()).filter(has_processes).collect(),
     }
 }
 

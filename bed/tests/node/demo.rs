@@ -60,26 +60,30 @@ pub fn tell(keep: bool) -> Result<(), String> {
     node.run(async {
         Installation::kustomize(node).await;
         println!("  ready after {:.1} s\n", started.elapsed().as_secs_f64());
-        let summary = story::run(&OnNode { node, loads: Mutex::default() }).await?;
+        let stage = OnNode { node, loads: Mutex::default() };
+        let summary = story::run(&stage).await?;
         println!("\n{summary}  whole demo          {:.0} s", started.elapsed().as_secs_f64());
         println!("\n{}", story::explanation(&node.cluster, &binary()).await?);
         if keep {
             let enter = format!("nsenter --target={}", outside());
-            println!("\nThe node keeps running. A shell in its namespaces, in another terminal:\n");
-            println!("  {enter} --mount --net --wd bash");
+            println!("\nThe node keeps running, under load. A shell in its namespaces, as root in another terminal:\n");
+            println!("  {enter} --mount --net --pid --wd bash");
             println!("  export KUBECONFIG={}", node.cluster.kubeconfig.display());
             println!("  alias kubectl='{} kubectl'", node.cluster.parts.join("cluster").display());
-            println!("\nThe page, in that shell:\n");
+            let prometheus = ["-n", "monitoring", "service", "prometheus"];
+            let address = node.field(&prometheus, "{.spec.clusterIP}").await?;
+            println!("\nPrometheus, in that shell: http://{address}:9090");
+            println!("The page, in that shell:\n");
             println!("  {} ui --no-browser --port={PAGE_PORT}", binary().display());
             println!(
-                "\nand for a browser, which is outside of its network, in a third terminal:\n"
+                "\nand for a browser, which is outside of its network, as root in a third terminal, with socat and nc:\n"
             );
             println!(
                 "  socat TCP-LISTEN:{PAGE_PORT},bind=127.0.0.1,fork,reuseaddr \
                  EXEC:'{enter} --net nc 127.0.0.1 {PAGE_PORT}'"
             );
             println!("\nOpen the address that `ui` has printed. Ctrl-C ends the node.");
-            // The program is killed with its namespaces.
+            // The program is killed with its namespaces. The stage has the load.
             std::future::pending::<()>().await;
         }
         Ok(())

@@ -2,7 +2,7 @@
 //! so do its mounts and its network.
 
 use crate::cgroups;
-use bed::process::child;
+use bed::process::{child, printed};
 use bed::{parts, root};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,20 @@ const TUNABLES: [(&str, &str); 6] = [
     ("kernel/keys/root_maxbytes", "25000000"),
 ];
 
+/// Variables of proxies, which can't be reached from inside.
+const PROXIES: [&str; 6] =
+    ["HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy"];
+
+/// What the tests that run need beside the node.
+pub struct Needs {
+    /// Packages of the machine that are missing, which are installed.
+    pub packages: bool,
+    /// KEDA.
+    pub keda: bool,
+    /// The image and the chart of before.
+    pub old_image: bool,
+}
+
 /// Which side of the namespaces this process is on.
 pub enum Isolated {
     /// Inside, where the tests run.
@@ -40,36 +54,30 @@ impl Isolated {
     ///
     /// # Errors
     /// Why a node can't run here.
-    pub fn enter() -> Result<Self, String> {
-        match std::env::var(NAME) {
-            Ok(_) => {
+    pub fn enter(needs: &Needs) -> Result<Self, String> {
+        match std::env::var_os(NAME) {
+            // Nothing of the machine may be mounted over by another process that has the variable.
+            Some(_) if std::process::id() == 1 => {
                 set_up();
                 Ok(Self::Inside)
             }
-            Err(_) => run_inside().map(Self::Ended),
+            Some(_) => Err(format!("{NAME} is set, which is for processes of these tests alone")),
+            None => run_inside(needs).map(Self::Ended),
         }
     }
 }
 
-/// Has `make` write the image, of the `PROFILE` in the environment, and that of before for the tests that are
-/// ignored otherwise. With `NODE_IMAGE` there is one.
-fn build_images() {
-    if std::env::var_os(IMAGE).is_some() {
-        return;
-    }
+/// Has `make` write an image, of the `PROFILE` in the environment. Returns whether it could.
+fn make(image: &str) -> bool {
     let mut make = Command::new("make");
-    make.args(["--no-print-directory", "image"]).current_dir(root());
-    if std::env::args().any(|argument| argument.ends_with("ignored")) {
-        make.arg("old-image");
-    }
+    make.args(["--no-print-directory", image]).current_dir(root());
     // Cargo's variables of this package would have build scripts run again.
     let of_package =
         |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
     for name in std::env::vars().map(|(name, _)| name).filter(of_package) {
         make.env_remove(name);
     }
-    let made = make.status();
-    assert!(made.is_ok_and(|status| status.success()), "no images");
+    make.status().is_ok_and(|status| status.success())
 }
 
 fn target() -> PathBuf {
@@ -110,16 +118,19 @@ pub fn add_cgroups(machine: &str) -> String {
     format!("/{name}/{machine}")
 }
 
-fn run_inside() -> Result<ExitCode, String> {
-    can_run()?;
-    // Ctrl-C ends the guard, and with it what is inside. This process removes what that leaves.
-    let runtime = Builder::new_current_thread().enable_io().build().map_err(|e| e.to_string())?;
-    let _handler = runtime.block_on(async { signal(SignalKind::interrupt()) });
+fn run_inside(needs: &Needs) -> Result<ExitCode, String> {
+    can_run(needs)?;
     for name in abandoned() {
         remove(&name);
     }
+    if needs.keda {
+        parts(&["keda", "keda-adapter"]);
+    }
     let parts = parts(&["node"]);
-    build_images();
+    assert!(std::env::var_os(IMAGE).is_some() || make("image"), "no image");
+    // Without it the one test that needs it fails.
+    let _ = needs.old_image && make("old-image");
+    let told_to_end = told_to_end().map_err(|error| error.to_string())?;
     let name = name();
     let folder = std::env::temp_dir().join(&name);
     fs::create_dir(&folder).map_err(|error| format!("{}: {error}", folder.display()))?;
@@ -128,14 +139,19 @@ fn run_inside() -> Result<ExitCode, String> {
         let mut command = Command::new(parts.join("fleet"));
         command.arg("guard").args(UNSHARE).arg(std::env::current_exe().expect("this program"));
         command.args(std::env::args_os().skip(1)).env(NAME, &name).env("TMPDIR", &folder);
-        // The guard ends it with this process, which holds its input.
+        for name in PROXIES {
+            command.env_remove(name);
+        }
+        // The guard ends it with this process, which holds its input, and when this one is told to end.
         let inside = command.stdin(Stdio::piped()).spawn();
         let ended = inside.and_then(|mut inside| {
             let alive = inside.stdin.take();
+            std::thread::spawn(move || {
+                told_to_end();
+                drop(alive);
+            });
             write_id(inside.id(), &folder);
-            let ended = inside.wait();
-            drop(alive);
-            ended
+            inside.wait()
         });
         ended.map_err(|error| error.to_string())
     });
@@ -145,6 +161,25 @@ fn run_inside() -> Result<ExitCode, String> {
     remove(&name);
     let code = ended?.code().and_then(|code| u8::try_from(code).ok());
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Takes the signals that would end this process, which has to remove what is left. Returns what waits for one.
+fn told_to_end() -> std::io::Result<impl FnOnce() + Send> {
+    let runtime = Builder::new_current_thread().enable_io().build()?;
+    let entered = runtime.enter();
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    drop(entered);
+    Ok(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+                _ = hangup.recv() => {}
+            }
+        });
+    })
 }
 
 /// The file with the process id, seen from outside, of the process inside.
@@ -179,18 +214,38 @@ const UNSHARE: [&str; 8] = [
     "--propagation=private",
 ];
 
-fn can_run() -> Result<(), String> {
-    let user = Command::new("id").arg("-u").output().map_err(|error| format!("id: {error}"))?;
-    if user.stdout.trim_ascii() != b"0" {
-        return Err("it needs root".to_owned());
+/// What containerd and runc do in the node's folder: they mount layers over each other, and run programs of them.
+const CONTAINER: &str = "mkdir lower upper work merged\n\
+    echo '#!/bin/sh' >lower/program; chmod +x lower/program; lower/program\n\
+    mount -t overlay overlay -o lowerdir=lower,upperdir=upper,workdir=work merged; merged/program";
+
+fn can_run(needs: &Needs) -> Result<(), String> {
+    let said = |program: &mut Command| -> Result<String, String> {
+        let done = program.output().map_err(|error| format!("{program:?}: {error}"))?;
+        let text = printed(&done).map_err(|text| text.replace('\n', " "))?;
+        Ok(text.trim().to_owned())
+    };
+    if said(Command::new("id").arg("-u"))? != "0" {
+        return Err(r#"it needs root: sudo -E env "PATH=$PATH" make ..."#.to_owned());
     }
-    let [unshare, flags @ ..] = UNSHARE;
-    let tried = Command::new(unshare).args(flags).arg("true").output();
-    let tried = tried.map_err(|error| format!("unshare: {error}"))?;
-    if !tried.status.success() {
-        let said = String::from_utf8_lossy(&tried.stderr);
-        return Err(format!("no namespaces can be made: {}", said.trim()));
+    if !needs.packages {
+        let missing = said(Command::new(root().join("bed/build")).args(["missing", "node"]))?;
+        if !missing.is_empty() {
+            return Err(missing);
+        }
     }
+    let inside = || {
+        let [unshare, flags @ ..] = UNSHARE;
+        let mut command = Command::new(unshare);
+        command.args(flags);
+        command
+    };
+    said(inside().arg("true")).map_err(|why| format!("no namespaces can be made: {why}"))?;
+    let folder = tempfile::tempdir().map_err(|error| format!("no folder for it: {error}"))?;
+    said(inside().args(["sh", "-ec", CONTAINER]).current_dir(&folder)).map_err(|why| {
+        let parent = std::env::temp_dir();
+        format!("no container can run in {}, but maybe in another TMPDIR: {why}", parent.display())
+    })?;
     // As deep as those of a machine, which is where controllers can be missing.
     let name = name();
     let created = cgroups::create(&[&name]).and_then(|()| cgroups::create(&[&name, "probe"]));
@@ -208,9 +263,14 @@ fn abandoned() -> Vec<String> {
     let folders = cgroups::hierarchies().into_iter().chain([std::env::temp_dir()]);
     let entries = folders.filter_map(|folder| fs::read_dir(folder).ok()).flatten().flatten();
     let names = entries.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    // The id may be that of another program by now.
+    let runs = |id: u32| {
+        let program = fs::read_to_string(format!("/proc/{id}/comm"));
+        program.is_ok_and(|program| program.starts_with("node-"))
+    };
     let gone = |name: &String| {
-        let id = name.strip_prefix(PREFIX).and_then(|id| id.parse::<u32>().ok());
-        id.is_some_and(|id| !Path::new("/proc").join(id.to_string()).exists())
+        let id = name.strip_prefix(PREFIX).and_then(|id| id.parse().ok());
+        id.is_some_and(|id| !runs(id))
     };
     names.filter(gone).collect()
 }

@@ -15,6 +15,7 @@ use bed::{eventually, root};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
+use tokio::task::JoinSet;
 
 /// Its images, as those of the other parts, and what the manifests call them.
 const IMAGES: [(Image, &str); 2] = [
@@ -170,7 +171,8 @@ pub fn replaced(node: &'static Node) {
         pods_of(node, "kedas", "night", 0).await;
 
         let replicas = Replicas::default();
-        let watch = tokio::spawn(replicas.clone().watch(node));
+        let mut watch = JoinSet::new();
+        watch.spawn(replicas.clone().watch(node));
         let started = Instant::now();
         for name in ["web", "night"] {
             run(&format!(
@@ -199,8 +201,8 @@ pub fn replaced(node: &'static Node) {
         pods_of(node, "kedas", "web", 5).await;
         pods_of(node, "kedas", "night", 2).await;
         // It ends by a failure alone.
-        assert!(!watch.is_finished());
-        watch.abort();
+        assert!(watch.try_join_next().is_none());
+        drop(watch);
         let grown = replicas.take();
         assert_eq!(grown.iter().map(|[web, _]| *web).min(), Some(3), "{grown:?}");
         load.stop().await;

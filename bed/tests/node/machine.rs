@@ -202,6 +202,8 @@ state = "{folder}/containerd-state"
   sandbox = "{pause}"
 [plugins."io.containerd.cri.v1.runtime"]
   restrict_oom_score_adj = true
+  # Its profile would stay in the kernel when all else ends.
+  disable_apparmor = true
 [plugins."io.containerd.cri.v1.runtime".cni]
   bin_dirs = ["{parts}"]
   conf_dir = "{cni}"

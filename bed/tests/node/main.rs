@@ -25,7 +25,7 @@ mod scaling;
 mod upgrade;
 mod usage;
 
-use isolation::Isolated;
+use isolation::{Isolated, Needs};
 use libtest_mimic::{Arguments, Trial};
 use node::Node;
 use std::process::ExitCode;
@@ -71,13 +71,21 @@ fn main() -> ExitCode {
         })
     };
     let long = LONG.map(trial).map(|trial| trial.with_ignored_flag(true));
-    let trials = TESTS.map(trial).into_iter().chain(long).collect();
+    let trials: Vec<Trial> = TESTS.map(trial).into_iter().chain(long).collect();
     if arguments.list {
         return libtest_mimic::run(&arguments, trials).exit_code();
     }
-    let is = |name: &str, value: &str| std::env::var(name).is_ok_and(|text| text == value);
-    match Isolated::enter() {
-        Ok(Isolated::Inside) if is("NODE", "demo") => match demo::tell(is("KEEP", "1")) {
+    let variable = |name: &str| std::env::var(name).unwrap_or_default();
+    let (demo, required) = (variable("NODE") == "demo", variable("NODE") == "require");
+    let runs = |module: &str| {
+        let here = |trial: &&Trial| trial.name().starts_with(module);
+        let left_out = |trial| arguments.is_ignored(trial) || arguments.is_filtered_out(trial);
+        !trials.iter().filter(here).all(left_out)
+    };
+    let needs =
+        Needs { packages: demo || required, keda: runs("keda::"), old_image: runs("upgrade::") };
+    match Isolated::enter(&needs) {
+        Ok(Isolated::Inside) if demo => match demo::tell(!variable("KEEP").is_empty()) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
                 eprintln!("\nThe demo failed: {error}");
@@ -86,7 +94,7 @@ fn main() -> ExitCode {
         },
         Ok(Isolated::Inside) => libtest_mimic::run(&arguments, trials).exit_code(),
         Ok(Isolated::Ended(code)) => code,
-        Err(reason) if is("NODE", "require") || is("NODE", "demo") => {
+        Err(reason) if demo || required => {
             eprintln!("no real node can run here: {reason}");
             ExitCode::FAILURE
         }

@@ -10,7 +10,7 @@ use bed::{Options, eventually};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::sync::OnceLock;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
 
 /// The table of nftables that cuts a pod off.
@@ -93,11 +93,8 @@ impl Node {
     pub async fn url(&self, namespace: &str, name: &str) -> String {
         let address = self.field(&["-n", namespace, "service", name], "{.spec.clusterIP}").await;
         let url = format!("http://{}", address.expect("a Service"));
-        eventually("kube-proxy knows a pod", PODS, async || {
-            let response = reqwest::get(format!("{url}/healthz")).await;
-            response.map(|_| ()).map_err(|error| error.to_string())
-        })
-        .await;
+        eventually("kube-proxy knows a pod", PODS, async || get(&format!("{url}/healthz")).await)
+            .await;
         url
     }
 
@@ -129,6 +126,14 @@ pub struct Pod {
     pub stays: bool,
     /// How often its first container was restarted.
     pub restarts: u64,
+}
+
+/// Sends a GET request, which the pod of an application answers at once.
+pub async fn get(url: &str) -> Result<(), String> {
+    let client = reqwest::Client::builder().timeout(Duration::from_secs(10)).build();
+    let response = client.expect("a client").get(url).send().await;
+    let response = response.and_then(reqwest::Response::error_for_status);
+    response.map(|_| ()).map_err(|error| format!("{error:?}"))
 }
 
 async fn start() -> (Cluster, Vec<PathBuf>, Running) {

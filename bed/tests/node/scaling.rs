@@ -3,7 +3,7 @@
 use crate::applications::{application, remove_namespace};
 use crate::installation::{Installation, prepare};
 use crate::load::Load;
-use crate::node::{Node, PODS};
+use crate::node::{Node, PODS, get};
 use bed::{eventually, root};
 use serde_json::Value;
 use std::time::Instant;
@@ -64,8 +64,7 @@ pub fn zero(node: &Node) {
         let queue = node.url("jobs", "queue").await;
         for (depth, wanted) in [(8, 2), (0, 0), (8, 2)] {
             let started = Instant::now();
-            let set = reqwest::get(format!("{queue}/queue/{depth}")).await;
-            set.and_then(reqwest::Response::error_for_status).expect("the queue is set");
+            get(&format!("{queue}/queue/{depth}")).await.expect("the queue is set");
             pods_of(node, "jobs", "worker", wanted).await;
             println!("{wanted} pods {:.1} s after the queue had {depth}", started.elapsed().as_secs_f64());
         }

@@ -11,11 +11,11 @@ use bed::eventually;
 use bed::pages::Pages;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::task::JoinHandle;
+use tokio::task::JoinSet;
 
 /// The pods of `legacy`, as they are every 200 ms.
 struct Watch {
-    task: JoinHandle<()>,
+    task: JoinSet<()>,
     seen: Arc<Mutex<Vec<String>>>,
 }
 
@@ -23,7 +23,8 @@ impl Watch {
     fn start(node: &'static Node) -> Self {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let list = Arc::clone(&seen);
-        let task = tokio::spawn(async move {
+        let mut task = JoinSet::new();
+        task.spawn(async move {
             loop {
                 if let Ok(text) = workloads(node).await {
                     let mut list = list.lock().expect("no panic");
@@ -39,7 +40,7 @@ impl Watch {
 
     /// Checks that all stayed as it was.
     fn stop(self, since: &str) {
-        self.task.abort();
+        drop(self.task);
         let seen = self.seen.lock().expect("no panic");
         assert!(seen.iter().all(|one| one == since), "{since}, then {seen:?}");
     }
