@@ -364,24 +364,26 @@ fn each_job_of_a_workflow_has_the_rights_that_it_needs() {
     let read_only = json!({"contents": "read"});
     let mut more = serde_json::Map::new();
     for entry in std::fs::read_dir(Path::new(ROOT).join(".github/workflows")).unwrap() {
-        let workflow = yaml(&std::fs::read_to_string(entry.unwrap().path()).unwrap());
+        let path = entry.unwrap().path();
+        let file = path.file_stem().unwrap().to_str().unwrap();
+        let workflow = yaml(&std::fs::read_to_string(&path).unwrap());
         let of_all = &workflow["permissions"];
         assert!(*of_all == read_only || *of_all == json!({}), "{}: {of_all}", workflow["name"]);
         for (name, job) in workflow["jobs"].as_object().unwrap() {
             let rights = job.get("permissions").unwrap_or(of_all);
             if *rights != read_only {
-                more.insert(name.clone(), rights.clone());
+                more.insert(format!("{file}/{name}"), rights.clone());
             }
         }
     }
     let publishes = json!({"contents": "read", "packages": "write", "id-token": "write"});
     let expected = json!({
-        "check": {"contents": "read", "packages": "read"},
-        "image": {"contents": "read", "packages": "write"},
-        "node-image": {"contents": "read", "packages": "read"},
-        "publish-image": publishes,
-        "publish-chart": publishes,
-        "release": {"contents": "write", "id-token": "write"},
+        "release/check": {"contents": "read", "packages": "read"},
+        "release/image": {"contents": "read", "packages": "write"},
+        "release/node-image": {"contents": "read", "packages": "read"},
+        "release/publish-image": publishes,
+        "release/publish-chart": publishes,
+        "release/release": {"contents": "write", "id-token": "write"},
     });
     assert_eq!(Value::from(more), expected);
 }

@@ -70,7 +70,10 @@ async fn check(flags: &CheckFlags) -> Report {
         }
     };
     report.checked.extend(config.as_ref().map(|_| "the configuration"));
-    report.warnings.extend(flags.file.as_ref().and_then(|file| empty_file(file)));
+    report.warnings.extend(config.as_ref().filter(|config| config.is_empty).map(|_| {
+        let file = flags.file.as_deref().unwrap_or(Path::new("-")).display();
+        format!("{file}: there is nothing in it, so that the defaults are all there is")
+    }));
     let default = Config::default();
     let queries = &config.as_ref().unwrap_or(&default).pod_queries;
     check_objects(flags, queries, config.as_ref(), &mut report).await;
@@ -233,17 +236,6 @@ fn out_of_config_map(object: &Value) -> String {
     text
 }
 
-/// A warning of a file in which there is nothing, as is left of a key that is not there. What is no file can be read
-/// only once.
-fn empty_file(path: &Path) -> Option<String> {
-    let is_file = std::fs::metadata(path).is_ok_and(|file| file.is_file());
-    let text = std::fs::read_to_string(Some(path).filter(|_| is_file)?).ok()?;
-    let is_empty = objects::parse(&text).is_ok_and(|objects| objects.is_empty());
-    is_empty.then(|| {
-        format!("{}: there is nothing in it, so that the defaults are all there is", path.display())
-    })
-}
-
 /// Parses all queries, as there is no Prometheus to run them.
 fn parse_queries(report: &mut Report, config: &Config) {
     let mut examples = general_queries(config);
@@ -353,18 +345,14 @@ mod tests {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let of = |text: &str| {
             std::fs::write(file.path(), text).expect("it is written");
-            (object_hint(file.path()), empty_file(file.path()))
+            object_hint(file.path())
         };
         let map = "{apiVersion: v1, kind: ConfigMap, metadata: {name: rules, namespace: shop}, data: {a.yaml: x, b: y}}";
-        let (hint, _) = of(map);
-        let hint = hint.expect("a hint");
+        let hint = of(map).expect("a hint");
         assert!(hint.contains("kubectl -n shop get configmap rules -o jsonpath='{.data.a\\.yaml}', or another of its keys: b"), "{hint}");
-        let (hint, _) = of("kind: Service\napiVersion: v1\n---\nkind: Pod\napiVersion: v1\n");
+        let hint = of("kind: Service\napiVersion: v1\n---\nkind: Pod\napiVersion: v1\n");
         assert!(hint.expect("a hint").contains("of the kind Service"));
-        let (hint, _) = of("apiVersion: v1\nmetadata:\n  name: {{ .Release.Name }}\n");
+        let hint = of("apiVersion: v1\nmetadata:\n  name: {{ .Release.Name }}\n");
         assert!(hint.expect("a hint").contains("it is a template of Helm"));
-        for (text, is_empty) in [("", true), ("# nothing\n", true), ("podMetrics: {}\n", false)] {
-            assert_eq!(of(text).1.is_some(), is_empty, "{text}");
-        }
     }
 }

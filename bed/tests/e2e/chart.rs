@@ -277,6 +277,8 @@ fn a_released_chart_names_its_image_by_digest() {
         // As the page has it for an upgrade.
         ("image.tag=,image.digest=", format!("{name}:0.1.0@{digest}")),
         ("image.tag=mine", format!("{name}:mine")),
+        // An image that was loaded into the nodes has no digest there.
+        ("image.tag=0.1.0", format!("{name}:0.1.0")),
         ("image.repository=mirror/name", "mirror/name:0.1.0".to_owned()),
         (&*format!("image.digest={other}"), format!("{name}@{other}")),
     ] {

@@ -21,7 +21,7 @@
 {{- else }}
 {{- $name := printf "%s:%s" .Values.image.repository (.Values.image.tag | default .Chart.AppVersion) }}
 {{- $released := regexFind "[^ ]+@sha256:[0-9a-f]{64}" (index .Chart.Annotations "artifacthub.io/images") }}
-{{- hasPrefix (printf "%s@" $name) $released | ternary $released $name }}
+{{- and (not .Values.image.tag) (hasPrefix (printf "%s@" $name) $released) | ternary $released $name }}
 {{- end }}
 {{- end }}
 
