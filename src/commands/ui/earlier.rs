@@ -122,4 +122,22 @@ mod tests {
         }
         assert_eq!(swings.count(start + 600_000), 2);
     }
+
+    /// What Plimsoll would do is no change of an HPA that is only observed.
+    #[test]
+    fn of_an_observed_hpa_the_replicas_count_that_there_were() {
+        let start = millis(&"2026-11-24T12:00:00.000Z".into()).unwrap();
+        let count = |replicas: [[i32; 2]; 5]| {
+            let (mut swings, mut before) = (Swings::default(), None);
+            for (minute, [current, desired]) in (1..).zip(replicas) {
+                let one = json!({"firstTime": format!("2026-11-24T12:{minute:02}:00.000Z"),
+                    "currentReplicas": current, "desiredReplicas": desired,
+                    "carriedOut": {"written": false, "by": "kube-controller-manager"}});
+                take(&mut swings, &mut before, &one, start);
+            }
+            swings.count(start + 600_000)
+        };
+        assert_eq!(count([[4, 6], [4, 4], [4, 6], [4, 4], [4, 6]]), 0);
+        assert_eq!(count([[4, 4], [6, 4], [4, 4], [6, 4], [4, 4]]), 3);
+    }
 }

@@ -32,6 +32,8 @@ fn golden(name: &str, text: &str) {
     let expected = std::fs::read_to_string(Path::new(&file)).unwrap_or_default();
     assert_eq!(text, expected, "{file}");
     assert!(!text.chars().any(|c| c.is_control() && c != '\n'), "{file}");
+    let mut digits = text.split(|c: char| !c.is_ascii_digit());
+    assert!(digits.all(|number| number.len() < 16), "a number that nobody measured: {file}");
 }
 
 /// Sets fields of an object, those of objects in it too.

@@ -112,6 +112,13 @@ impl Workload {
         self
     }
 
+    /// With schedules.
+    pub fn with_schedules(mut self, schedules: Value) -> Self {
+        let schedules: Vec<_> = serde_json::from_value(schedules).unwrap();
+        self.spec.schedules = hpa::schedule::parse(&schedules).unwrap();
+        self
+    }
+
     /// Decides so many times, each 15 s, the last time two seconds before [`NOW`] if nothing follows.
     pub fn decides(&mut self, times: i64, values: &[Has]) -> &mut Self {
         self.now -= (times - 1) * 15_000;
@@ -256,6 +263,15 @@ impl Workload {
         let mut entry = account::entry(&facts, &self.history, &trace, &times, Arc::new(basis));
         entry.observed = observed;
         self.status = status;
+        for one in &entry.constraints {
+            use crate::ledger::ConstraintKind::*;
+            let bound = match one.kind {
+                TooFewReplicas | ScheduleMinReplicas => entry.basis.min,
+                TooManyReplicas | ScheduleMaxReplicas => entry.basis.max,
+                _ => continue,
+            };
+            assert_eq!(one.after, bound, "{one:?}");
+        }
         match self.entries.last_mut().filter(|last| last.is_continued_by(&entry)) {
             Some(last) => last.continue_with(&entry),
             None => {
