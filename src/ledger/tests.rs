@@ -42,8 +42,7 @@ pub(super) fn decision_at(
     let mut entry = Entry::at(time, basis.clone());
     entry.generation = Some(3);
     entry.current = Some(current);
-    entry.recommended = Some(desired);
-    entry.desired = Some(desired);
+    (entry.recommended, entry.desired) = (Some(desired), Some(desired));
     let changes = current != desired;
     entry.reason = if changes { Reason::MetricRecommendation } else { Reason::WithinTolerance };
     entry.carried = if changes { CarriedOut::Written } else { CarriedOut::Unchanged };

@@ -256,6 +256,7 @@ impl Workload {
             ahead: 0,
             holds: self.holds,
             is_preview: self.done == Done::Preview,
+            is_frozen: self.done == Done::Frozen,
             observed: observed.clone(),
         };
         let times = vec![[Some(self.now - 40), Some(self.now - 40)]; values.len()];
@@ -322,10 +323,12 @@ impl Workload {
 
     /// The story of the last one at a time.
     pub fn story_at(&self, mut subject: Subject, at: i64) -> String {
-        let (mut changes, mut change, decisions) = (Changes::default(), None, self.decisions());
+        let (mut changes, mut change) = (Changes::new(subject.period), None);
+        let decisions = self.decisions();
         for decision in &decisions {
             change = changes.next(decision).last().or(change.take());
         }
+        let change = changes.finish().or(change);
         if self.done == Done::Observed {
             subject.kind = "HorizontalPodAutoscaler".to_owned();
         }
