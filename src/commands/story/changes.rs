@@ -134,7 +134,7 @@ impl Changes {
         let Some(last) = self.last else { return false };
         let numbers = self.sequence.zip(sequence(decision));
         let since = decision.metadata.annotations.get(SINCE_ANNOTATION);
-        numbers.is_some_and(|(before, now)| now != before && now != before + 1)
+        numbers.is_some_and(|(before, now)| now.wrapping_sub(before) > 1)
             || since.and_then(|since| parse_time(since)).is_some_and(|since| since > last)
             || (self.period > 0 && first - last >= FAILOVER.max(2 * self.period))
     }
@@ -206,7 +206,10 @@ pub fn why(decision: &Decision) -> String {
         }
         (_, Some(limit)) => limit,
         (Some(metric), None) => metric,
-        (None, None) => decision.message.clone().unwrap_or_else(|| decision.reason.clone()),
+        (None, None) => decision.message.clone().unwrap_or_else(|| match &*decision.reason {
+            "Paused" => "only its owner scales it up from zero".to_owned(),
+            reason => reason.to_owned(),
+        }),
     }
 }
 
