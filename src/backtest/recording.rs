@@ -148,6 +148,7 @@ impl Recording {
             ahead: 0,
             holds: [None; 2],
             is_preview: false,
+            is_frozen: false,
             observed: None,
         };
         account::entry(&facts, history, &self.trace, &[], basis)

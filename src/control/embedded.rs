@@ -138,6 +138,7 @@ pub async fn apply(
         ahead: at.wall - at.process,
         holds: account.holds,
         is_preview: apply.execution.is_preview,
+        is_frozen: frozen.is_some(),
         observed: None,
     };
     account::record(ctx, apply.autoscaler, facts, account, state);

@@ -184,6 +184,7 @@ fn compare(
         ahead: at.wall - at.process,
         holds: account.holds,
         is_preview: false,
+        is_frozen: false,
         observed: Some(observed(record, ours)),
     };
     account::record(ctx, autoscaler, facts, account, state);

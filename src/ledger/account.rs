@@ -40,6 +40,8 @@ pub struct Facts<'a> {
     pub holds: [Option<&'static str>; 2],
     /// Whether the autoscaler is a preview, which writes no scale.
     pub is_preview: bool,
+    /// Whether all scales are frozen.
+    pub is_frozen: bool,
     /// What kube-controller-manager decided, if it carries out its own decisions.
     pub observed: Option<Observed>,
 }
@@ -316,7 +318,19 @@ fn steps(
                 (kind, replicas, recommended_at.map(|at| at + window))
             }
             Step::OutOfBounds { replicas } => {
-                (if replicas < current { most } else { least }, replicas, None)
+                let bounds = context.bounds;
+                let (kind, after) = match current > bounds.max {
+                    true => (most, bounds.max),
+                    false => (least, bounds.min),
+                };
+                if replicas == after {
+                    (kind, after, None)
+                } else {
+                    // The policies let it go there little by little.
+                    entry.constraints.push(Constraint { kind, before: last, after, until: None });
+                    last = after;
+                    (ConstraintKind::ScaleDownLimit, replicas, eased(Direction::Down))
+                }
             }
             Step::Limited { replicas, by } => match by {
                 "ScaleUpLimit" => (ConstraintKind::ScaleUpLimit, replicas, eased(Direction::Up)),
@@ -369,6 +383,7 @@ fn carried(facts: &Facts<'_>, current: i32, reason: Reason) -> (CarriedOut, Reas
         },
         (_, Outcome::Failed) => (CarriedOut::WriteFailed, reason),
         (_, Outcome::Rescale { .. }) => (CarriedOut::Written, reason),
+        (_, Outcome::Hold) if facts.is_frozen => (CarriedOut::Frozen, reason),
         (_, Outcome::Hold) if facts.is_preview => (CarriedOut::Preview, reason),
         (_, Outcome::Hold) => (CarriedOut::Unchanged, reason),
     }
@@ -377,7 +392,10 @@ fn carried(facts: &Facts<'_>, current: i32, reason: Reason) -> (CarriedOut, Reas
 /// Sets what was measured of a metric, and what it proposes.
 fn count(measured: &mut Measured, current: Option<&Current>, counts: &MetricTrace) {
     measured.proposed = counts.proposal;
+    let is_total = !counts.ratio.is_finite();
     measured.value = match current {
+        // There are no replicas to divide it by.
+        Some(Current::Average(_)) if is_total => Some(counts.sum_milli),
         Some(Current::Value(milli) | Current::Average(milli)) => Some(*milli),
         Some(Current::Utilization(percent, _)) => Some(i64::from(*percent)),
         Some(Current::None) | None => None,

@@ -129,7 +129,8 @@ pub struct Metric {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub newest_sample_age: Option<String>,
     /// value that was compared with the target: the average of the pods, a total divided by the replicas, a
-    /// total, or a percentage of the requests.
+    /// total, or a percentage of the requests. Where there are no replicas to divide it by, it is the total, and
+    /// ratio is not set.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<String>,
     /// minValue is the smallest value of the run.
@@ -172,6 +173,14 @@ pub struct Metric {
     /// onError is Hold or Ignore, if the spec says what is done while it fails.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_error: Option<String>,
+}
+
+impl Metric {
+    /// Whether the value is a total though the target is an average: there were no replicas to divide it by.
+    pub fn is_total(&self) -> bool {
+        let is_average = self.target_type.as_deref() == Some("AverageValue");
+        is_average && self.value.is_some() && self.ratio.is_none()
+    }
 }
 
 /// The pods of a metric by how they counted.

@@ -332,6 +332,11 @@ impl Measured {
             failure: None,
         }
     }
+
+    /// Whether the value is a total though the target is an average: there were no replicas to divide it by.
+    pub fn is_total(&self) -> bool {
+        self.value.is_some() && self.ratio.is_none()
+    }
 }
 
 impl Entry {
@@ -362,7 +367,7 @@ impl Entry {
     /// Whether a later decision continues this run.
     pub fn is_continued_by(&self, next: &Self) -> bool {
         let step = |one: &Constraint| (one.kind, one.before, one.after);
-        let metric = |one: &Measured| (one.status, one.proposed);
+        let metric = |one: &Measured| (one.status, one.proposed, one.is_total());
         self.is_of_the_spec_of(next)
             && (self.reason, self.carried, self.generation)
                 == (next.reason, next.carried, next.generation)
@@ -375,15 +380,16 @@ impl Entry {
             && self.metrics.iter().zip(&next.metrics).all(|(a, b)| metric(a) == metric(b))
     }
 
-    /// Whether a later decision is on the same spec, as far as that is seen in it: a native HPA has no generation, and a
-    /// copy has no metrics where none was evaluated.
+    /// Whether a later decision is on the same spec, as far as that is seen in it, and within the same bounds, which
+    /// schedules change, too. A native HPA has no generation, and a copy has no metrics where none was evaluated.
     fn is_of_the_spec_of(&self, next: &Self) -> bool {
         let (old, new) = (&*self.basis, &*next.basis);
         let bounds = |of: &Basis| (of.min, of.max, of.windows, of.tolerance, of.disabled);
         let has_none = self.metrics.is_empty() && next.metrics.is_empty();
         std::ptr::eq(old, new)
             || ((has_none || Arc::ptr_eq(&old.metrics, &new.metrics) || old.metrics == new.metrics)
-                && (self.generation.is_some() || bounds(old) == bounds(new)))
+                && bounds(old) == bounds(new)
+                && old.schedules == new.schedules)
     }
 
     /// Continues this run with a later decision, which it shows from now on.

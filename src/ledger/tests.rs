@@ -42,8 +42,7 @@ pub(super) fn decision_at(
     let mut entry = Entry::at(time, basis.clone());
     entry.generation = Some(3);
     entry.current = Some(current);
-    entry.recommended = Some(desired);
-    entry.desired = Some(desired);
+    (entry.recommended, entry.desired) = (Some(desired), Some(desired));
     let changes = current != desired;
     entry.reason = if changes { Reason::MetricRecommendation } else { Reason::WithinTolerance };
     entry.carried = if changes { CarriedOut::Written } else { CarriedOut::Unchanged };
@@ -63,7 +62,7 @@ fn what_makes_a_decision_another_ends_the_run() {
     let basis = basis();
     let one = || decision_at(START, 5, 5, 100_000, &basis);
     assert!(one().is_continued_by(&decision_at(START + 1, 5, 5, 90_000, &basis)));
-    let others: [fn(&mut Entry); 10] = [
+    let others: [fn(&mut Entry); 11] = [
         |entry| entry.observed = Some(Observed { desired: Some(6), account: None }),
         |entry| entry.reason = Reason::Stabilized,
         |entry| entry.desired = Some(6),
@@ -71,6 +70,7 @@ fn what_makes_a_decision_another_ends_the_run() {
         |entry| entry.generation = Some(4),
         |entry| entry.metrics[0].status = MetricStatus::Valid,
         |entry| entry.metrics[0].proposed = Some(4),
+        |entry| entry.metrics[0].ratio = None,
         |entry| entry.metrics.clear(),
         |entry| entry.carried = CarriedOut::Frozen,
         |entry| {
@@ -83,22 +83,22 @@ fn what_makes_a_decision_another_ends_the_run() {
         change(&mut other);
         assert!(!one().is_continued_by(&other), "{other:?}");
     }
-    // A native HPA has no generation.
-    let hpa = |basis: Basis| Entry { generation: None, basis: Arc::new(basis), ..one() };
-    assert!(hpa((*basis).clone()).is_continued_by(&hpa((*basis).clone())));
+    // A native HPA has no generation, and schedules change the bounds of an Autoscaler with the same one.
     let metric = MetricBasis { target: Target::Utilization(70), ..basis.metrics[0].clone() };
     let others = [
         Basis { metrics: [metric].into(), ..(*basis).clone() },
         Basis { max: 51, ..(*basis).clone() },
+        Basis { schedules: [None, Some("night".into())], ..(*basis).clone() },
         Basis { windows: [0, 0], ..(*basis).clone() },
         Basis { disabled: [false, true], ..(*basis).clone() },
     ];
-    for other in others {
-        assert!(!hpa((*basis).clone()).is_continued_by(&hpa(other.clone())), "{other:?}");
+    for generation in [None, Some(3)] {
+        let of = |basis: &Basis| Entry { generation, basis: Arc::new(basis.clone()), ..one() };
+        assert!(of(&basis).is_continued_by(&of(&basis)));
+        for other in &others {
+            assert!(!of(&basis).is_continued_by(&of(other)), "{other:?}");
+        }
     }
-    // Bounds of an Autoscaler change with its schedules, too.
-    let scheduled = Basis { max: 51, ..(*basis).clone() };
-    assert!(one().is_continued_by(&Entry { basis: Arc::new(scheduled), ..one() }));
 }
 
 /// The copy of a decision without metrics does not have those of the spec: a pause continues after a failover.

@@ -154,12 +154,13 @@ fn the_page_goes_on_after_a_failover_and_leaves_the_reader_in_peace() {
         browser.is_accessible().await;
 
         // The load of a run is known at its end, where it failed there is a gap, and values that came stay.
-        let columns = "import('/chart.js').then(({ columns, alone }) => {
+        let columns = "Promise.all([import('/chart.js'), import('/story.js')]).then(([{ columns, alone }, { identity }]) => {
+            const m = identity({ name: 'm' });
             const time = (minute) => `2026-11-24T12:${String(minute).padStart(2, '0')}:00Z`;
             const of = (first, last, value, seen) => ({ firstTime: time(first), lastTime: time(last), seen,
                 currentReplicas: 2, desiredReplicas: 3, metrics: [{ name: 'm', value, target: '10' }] });
             const { load, between, current, desired } = columns([of(0, 0, '0'), of(1, 10, '-7'), of(11, 20),
-                of(21, 30, '9G', [[time(25), new Map([['m', '8']])]])], 'm');
+                of(21, 30, '9G', [[time(25), new Map([[m, '8']])]])], m);
             return [load, between.map((one) => (one === undefined ? 'unknown' : one)), alone(load), current[0], desired[0]]; })";
         let expected = json!([
             [0, null, -7, null, null, null, 8, 9e9 as i64],
@@ -167,6 +168,22 @@ fn the_page_goes_on_after_a_failover_and_leaves_the_reader_in_peace() {
             [0, 2],
             2,
             3
+        ]);
+        assert_eq!(browser.value(columns).await, expected);
+
+        // Metrics of one name are told apart, and a clock that was ahead takes no later decision from its place.
+        let columns = "Promise.all([import('/chart.js'), import('/story.js')]).then(([{ columns }, { identity, nameOf }]) => {
+            const name = 'cpu_820193bd2d60_shop_web';
+            const metrics = [{ name, scope: 'container app', value: '20%' }, { name, scope: 'container proxy', value: '95%' }];
+            const metadata = { name: 'web.autoscaler.7', namespace: 'shop' };
+            const at = (second) => { const time = `2026-11-24T12:00:${second}Z`; return { metadata, metrics, firstTime: time, lastTime: time }; };
+            const { x, load } = columns([at('00'), at('40'), at('50'), at('10'), at('20')], identity(metrics[1]));
+            return [x.map((one) => one % 60), load, metrics.map((one) => nameOf(one, at('00'))), nameOf(metrics[0], { metadata, metrics: [metrics[0]] })]; })";
+        let expected = json!([
+            [0, 10, 10, 10, 20],
+            [95, 95, 95, 95, 95],
+            ["cpu of container app", "cpu of container proxy"],
+            "cpu"
         ]);
         assert_eq!(browser.value(columns).await, expected);
 
@@ -183,6 +200,18 @@ fn the_page_goes_on_after_a_failover_and_leaves_the_reader_in_peace() {
             "One fewer: no, not during a rollout (spec.rollouts)."
         ]);
         assert_eq!(browser.value(told).await, expected);
+        // What is wanted already needs no other value, and what no replicas share is a total.
+        let wanted = "import('/story.js').then(({ sentences }) => {
+            const metrics = [{ metricIndex: 0, name: 'm', status: 'Used', targetType: 'AverageValue', value: '28', target: '10' }];
+            const [total, more] = sentences({ currentReplicas: 0, desiredReplicas: 3, recommendedReplicas: 3, metrics,
+                carriedOut: { reason: 'Preview' }, wouldChange: { metricIndex: 0, more: { replicas: 1, value: '1' } } }, true)
+                .filter((sentence) => !sentence.startsWith('Not written'));
+            return [total, more]; })";
+        let expected = json!([
+            "m was 28 in all, target 10 per pod.",
+            "One more: the metrics ask for 3 already."
+        ]);
+        assert_eq!(browser.value(wanted).await, expected);
         // It is told of the present alone: of a decision that another one would have followed, it is not.
         let present = "import('/story.js').then(({ isPresent }) => {
             const lastTime = '2026-11-24T12:00:00Z';

@@ -183,7 +183,8 @@ fn metric(metric: &MetricBasis) -> Value {
         Target::Utilization(percent) => ("Utilization", format!("{percent}%")),
         Target::Invalid => ("", String::new()),
     };
-    json!({"name": plain(&metric.name), "type": kind, "target": target})
+    let scope = metric.scope.as_deref().map(plain);
+    json!({"name": plain(&metric.name), "scope": scope, "type": kind, "target": target})
 }
 
 fn basis_of(basis: &Basis) -> Value {

@@ -60,7 +60,8 @@ async fn explain_of(named: &Named, flags: &ExplainFlags) -> Result<String, Opera
     // The leader's clock may be ahead of this one: of the present all that there is counts.
     let until = if at == now { UnixMillis::MAX } else { at };
     let is_native = known.as_ref().is_ok_and(|known| known.is_native);
-    let found = match find(named, at, until).await {
+    let period = known.as_ref().map_or(0, |known| known.subject.period);
+    let found = match find(named, (at, until), period).await {
         // kube-controller-manager decides since then.
         Ok(Some(found)) if is_native && at == now && found.is_over(now) => {
             return without(named, flags, known, Ok(()), (at, now)).await;
@@ -135,17 +136,17 @@ fn as_json(account: &Account, text: &str) -> Value {
     })
 }
 
-/// The decision at a time, and the last change until then, of the decisions until a time.
+/// The decision at a time, and the last change until then, of the decisions until a time. One is made each `period` ms.
 async fn find(
     named: &Named,
-    at: UnixMillis,
-    until: UnixMillis,
+    (at, until): (UnixMillis, UnixMillis),
+    period: i64,
 ) -> Result<Option<Found>, Unreadable> {
     let labels = named.labels();
     let mut found = None;
     for window in WINDOWS {
         let (mut changes, mut change, mut latest, mut since) =
-            (Changes::default(), None, None, None);
+            (Changes::new(period), None, None, None);
         let namespace = Some(&*named.namespace);
         let wanted =
             Wanted { namespace, labels: &labels, since: Some(at - window), thousands: THOUSANDS };
@@ -161,6 +162,7 @@ async fn find(
             true
         })
         .await?;
+        change = changes.finish().filter(|one| one.at <= until).or(change);
         // The newest are missing then: an hour's are known.
         if !is_whole && found.is_some() {
             break;
@@ -249,7 +251,8 @@ mod tests {
         let (client, _) = crate::fake::api(move |_| (200, list.clone()));
         let named = Named::fake(client);
         for (at, expected) in [(1_002, 1_000), (1_010, 1_004), (1_030, 1_020)] {
-            let found = find(&named, at * MINUTE, at * MINUTE).await.unwrap().unwrap();
+            let times = (at * MINUTE, at * MINUTE);
+            let found = find(&named, times, 0).await.unwrap().unwrap();
             assert_eq!(found.decision.first_time, time(expected * MINUTE), "{at}");
         }
     }

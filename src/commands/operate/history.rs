@@ -24,7 +24,8 @@ async fn history_of(named: &Named, flags: &HistoryFlags) -> Result<String, Opera
     let known = named.known().await?;
     let now = named.now();
     let from = now.saturating_sub(i64::try_from(flags.since.as_millis()).unwrap_or(i64::MAX));
-    let (labels, mut listing) = (named.labels(), Listing::default());
+    let period = known.as_ref().map_or(0, |known| known.subject.period);
+    let (labels, mut listing) = (named.labels(), Listing::new(period));
     let namespace = Some(&*named.namespace);
     let since = Some(from.max(0));
     let wanted = Wanted { namespace, labels: &labels, since, thousands: THOUSANDS };
@@ -33,6 +34,7 @@ async fn history_of(named: &Named, flags: &HistoryFlags) -> Result<String, Opera
         true
     })
     .await?;
+    listing.finish((from, now));
     let (subject, is_native) = match known {
         Ok(known) => (known.subject, known.is_native),
         Err(error) if listing.is_empty() => return Err(error),

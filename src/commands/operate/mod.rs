@@ -3,7 +3,7 @@
 
 mod cluster;
 mod compare;
-mod decisions;
+pub(super) mod decisions;
 mod error;
 mod explain;
 mod freeze;

@@ -136,9 +136,9 @@ pub fn advice(
             _ if decision.reason == "Paused" => asked.push(("ScalingDisabled", message)),
             _ => {}
         }
-        // A metric that failed matters where none decided without it, or it holds the replicas.
-        let holds =
-            matches!(&*decision.reason, "InvalidMetrics" | "Fallback" | "RecommendationFailed");
+        // A metric that failed matters where none decided without it, or it holds the replicas, or does not wake them.
+        let holds = decision.desired_replicas == Some(0)
+            || matches!(&*decision.reason, "InvalidMetrics" | "Fallback" | "RecommendationFailed");
         if holds || used(decision).is_none() {
             let failed = decision.metrics.iter().filter(|metric| metric.status == "Invalid");
             asked.extend(failed.map(|metric| {

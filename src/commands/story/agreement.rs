@@ -256,18 +256,16 @@ fn cause(decision: &Decision) -> String {
     }
     let values = values.unwrap_or_default();
     let measured: Vec<(&Metric, &str)> = decision.metrics.iter().zip(values.split(", ")).collect();
-    let differing = |is: fn(&Decision, &Metric, &str) -> bool| {
-        let (metric, theirs) =
-            measured.iter().find(|(metric, theirs)| is(decision, metric, theirs))?;
-        Some(format!(
+    let differ = |(metric, theirs): &(&Metric, &str)| {
+        format!(
             "different values of {}: kube-controller-manager {}, Plimsoll {}",
             name_of(metric, decision),
             number(theirs),
             number(metric.value.as_deref().unwrap_or("unknown")),
-        ))
+        )
     };
-    if let Some(values) = differing(asks_otherwise) {
-        return format!("{values}{}", old.unwrap_or_default());
+    if let Some(of) = asks_otherwise(decision, &measured) {
+        return format!("{}{}", differ(of), old.unwrap_or_default());
     }
     let limits = ["ScaleUpLimit", "ScaleDownLimit", "ScaleUpStabilized", "ScaleDownStabilized"];
     let conditions = conditions.unwrap_or_default();
@@ -289,27 +287,47 @@ fn cause(decision: &Decision) -> String {
     if uncertain {
         return "pods were not ready or had no sample, and each may have seen others so".to_owned();
     }
-    match differing(|_, ours, theirs| parsed(theirs) != ours.value.as_deref().and_then(parsed)) {
-        Some(values) => format!("not known, within the same limits; {values}"),
+    match measured.iter().find(|(ours, theirs)| parsed(theirs) != value(ours)) {
+        Some(of) => format!("not known, within the same limits; {}", differ(of)),
         None => "not known: both measured the same, within the same limits".to_owned(),
     }
 }
 
-/// Whether two values ask for other replicas: they are on other sides of the tolerance, or of a whole number of pods.
-fn asks_otherwise(decision: &Decision, metric: &Metric, theirs: &str) -> bool {
-    let ours = metric.value.as_deref().and_then(parsed);
-    let target = metric.target.as_deref().and_then(parsed).filter(|target| *target > 0.0);
-    let (Some(ours), Some(theirs), Some(target)) = (ours, parsed(theirs), target) else {
-        return !theirs.is_empty() && ours.is_some() != parsed(theirs).is_some();
+fn value(metric: &Metric) -> Option<f64> {
+    metric.value.as_deref().and_then(parsed)
+}
+
+/// Why the values of both ask for other replicas, each metric with kube-controller-manager's value: the metric that asks for
+/// most, or one that only one of both has. What asks for less on both sides decides nothing.
+fn asks_otherwise<'a>(
+    decision: &Decision,
+    measured: &'a [(&'a Metric, &'a str)],
+) -> Option<&'a (&'a Metric, &'a str)> {
+    let most = |value: fn(&(&Metric, &str)) -> Option<f64>| {
+        let all = measured.iter();
+        let all = all.filter_map(|of| Some((asked(decision, of.0, value(of)?)?, of)));
+        all.reduce(|most, next| if next.0 > most.0 { next } else { most })
     };
+    let both = most(|(metric, _)| value(metric)).zip(most(|(_, theirs)| parsed(theirs)));
+    if let Some((ours, theirs)) = both
+        && ours.0 != theirs.0
+    {
+        return Some(if ours.0 > theirs.0 { ours.1 } else { theirs.1 });
+    }
+    let is_missing = |(metric, theirs): &&(&Metric, &str)| {
+        !theirs.is_empty() && value(metric).is_some() != parsed(theirs).is_some()
+    };
+    measured.iter().find(is_missing)
+}
+
+/// The replicas that a value of a metric asks for: the present ones within the tolerance, or else a whole number of pods.
+fn asked(decision: &Decision, metric: &Metric, value: f64) -> Option<f64> {
+    let target = metric.target.as_deref().and_then(parsed).filter(|target| *target > 0.0);
+    let ratio = value / target.filter(|_| !metric.is_total())?;
     let basis = &decision.basis;
     let within = 1.0 - basis.scale_down_tolerance..=1.0 + basis.scale_up_tolerance;
     let pods = decision.current_replicas.map_or(1.0, f64::from);
-    let asked = |value: f64| {
-        let ratio = value / target;
-        if within.contains(&ratio) { pods } else { (ratio * pods).ceil() }
-    };
-    asked(ours) != asked(theirs)
+    Some(if within.contains(&ratio) { pods } else { (ratio * pods).ceil() })
 }
 
 /// What all comparisons come to.

@@ -1,7 +1,7 @@
 //! The changes of replicas that decisions tell of.
 
-use super::words::like;
-use crate::ledger::api::{ApiConstraint, Decision, Metric};
+use super::words::{clock, like};
+use crate::ledger::api::{ApiConstraint, Decision, Metric, SINCE_ANNOTATION};
 use crate::ledger::parse_time;
 use crate::time::UnixMillis;
 use std::borrow::Cow;
@@ -11,10 +11,12 @@ use std::borrow::Cow;
 pub enum By {
     /// Plimsoll.
     Plimsoll,
-    /// Whoever else writes the scale, which is kube-controller-manager for a native HPA that is observed.
+    /// kube-controller-manager, for a native HPA that is observed.
     KubeControllerManager,
     /// Another client.
     Others,
+    /// It is not known: decisions may be missing since this time.
+    Unknown(UnixMillis),
 }
 
 impl By {
@@ -24,6 +26,7 @@ impl By {
             Self::Plimsoll => "Plimsoll",
             Self::KubeControllerManager => "kube-controller-manager",
             Self::Others => "another client",
+            Self::Unknown(_) => "unknown",
         }
     }
 }
@@ -48,14 +51,48 @@ pub struct Change {
 /// Finds the changes in decisions, which come in their order.
 #[derive(Debug, Default)]
 pub struct Changes {
+    /// How often decisions are made, in ms; 0 if not known.
+    period: i64,
     replicas: Option<i32>,
+    /// The end of the decision before, its sequence, and what kube-controller-manager desired then.
+    last: Option<UnixMillis>,
+    sequence: Option<u64>,
+    desired: Option<i32>,
+    /// The end of the last decision before some that may be missing.
+    unseen: Option<UnixMillis>,
+    /// A change that the next decision may yet show to be kube-controller-manager's.
+    open: Option<Change>,
 }
 
+/// So much later than its scale the status of an HPA may be seen, in ms.
+const LATE: i64 = 60_000;
+
+/// How soon another replica may lead after one that was killed, in ms: the Lease has to end.
+const FAILOVER: i64 = 15_000;
+
 impl Changes {
-    /// The changes that the next decision tells of: by others before it, and by itself.
+    /// The same of an autoscaler that is decided for so often, in ms.
+    pub fn new(period: i64) -> Self {
+        Self { period, ..Self::default() }
+    }
+
+    /// The changes that are known with the next decision: by others before it, and by itself.
     pub fn next(&mut self, decision: &Decision) -> impl Iterator<Item = Change> {
-        let mut found = [None, None];
+        let [first, last] = [&decision.first_time, &decision.last_time]
+            .map(|time| parse_time(time).unwrap_or_default());
+        let theirs = decision.observed.as_ref().and_then(|observed| observed.desired_replicas);
+        let mut found = [None, None, None];
+        if let Some(mut open) = self.open.take() {
+            if theirs == Some(open.to) && first - open.at <= LATE {
+                open.by = By::KubeControllerManager;
+            }
+            found[0] = Some(open);
+        }
+        if self.is_after_others(decision, first) {
+            self.unseen = self.unseen.or(self.last);
+        }
         if let Some(current) = decision.current_replicas {
+            let unseen = self.unseen.take();
             let change = |at: &str, from, to, by| Change {
                 at: parse_time(at).unwrap_or_default(),
                 from,
@@ -65,21 +102,46 @@ impl Changes {
                 decision: decision.clone(),
             };
             if let Some(known) = self.replicas.filter(|known| *known != current) {
-                let by = match &*decision.carried_out.by {
-                    "plimsoll" => By::Others,
-                    _ => By::KubeControllerManager,
+                let by = match [self.desired, theirs].contains(&Some(current)) {
+                    true => By::KubeControllerManager,
+                    false => unseen.map_or(By::Others, By::Unknown),
                 };
-                found[0] = Some(change(&decision.first_time, known, current, by));
+                let change = change(&decision.first_time, known, current, by);
+                match by == By::KubeControllerManager || theirs.is_none() {
+                    true => found[1] = Some(change),
+                    false => self.open = Some(change),
+                }
             }
             self.replicas = Some(current);
             let desired = decision.desired_replicas.filter(|_| decision.carried_out.written);
             if let Some(desired) = desired.filter(|desired| *desired != current) {
-                found[1] = Some(change(&decision.last_time, current, desired, By::Plimsoll));
+                found[2] = Some(change(&decision.last_time, current, desired, By::Plimsoll));
                 self.replicas = Some(desired);
             }
         }
+        (self.last, self.sequence, self.desired) = (Some(last), sequence(decision), theirs);
         found.into_iter().flatten()
     }
+
+    /// The last change, where no later decision tells whose it is.
+    pub fn finish(&mut self) -> Option<Change> {
+        self.open.take()
+    }
+
+    /// Whether decisions may be missing between the last one and the next: its number is not the next one, the history
+    /// began later, or two evaluations were due.
+    fn is_after_others(&self, decision: &Decision, first: UnixMillis) -> bool {
+        let Some(last) = self.last else { return false };
+        let numbers = self.sequence.zip(sequence(decision));
+        let since = decision.metadata.annotations.get(SINCE_ANNOTATION);
+        numbers.is_some_and(|(before, now)| now.wrapping_sub(before) > 1)
+            || since.and_then(|since| parse_time(since)).is_some_and(|since| since > last)
+            || (self.period > 0 && first - last >= FAILOVER.max(2 * self.period))
+    }
+}
+
+fn sequence(decision: &Decision) -> Option<u64> {
+    decision.metadata.name.rsplit_once('.')?.1.parse().ok()
 }
 
 impl Change {
@@ -88,11 +150,23 @@ impl Change {
         let Self { decision, .. } = self;
         match self.by {
             By::Plimsoll => why(decision) + &set_back(self.times),
-            By::Others => "the decisions do not say why".to_owned(),
+            By::Others => match decision.observed.as_ref().and_then(|of| of.desired_replicas) {
+                Some(theirs) => format!("kube-controller-manager desires {theirs}"),
+                None => "the decisions do not say why".to_owned(),
+            },
+            By::Unknown(from) => format!(
+                "no decision is known from {} to {}",
+                clock(from, self.at),
+                clock(self.at, self.at)
+            ),
             By::KubeControllerManager => match &*decision.reason {
                 _ if decision.desired_replicas.is_none() => "Plimsoll can't decide".to_owned(),
                 "Observed" => format!("Plimsoll would have {}", desired(decision)),
-                _ => format!("Plimsoll agrees, {}", why(decision)),
+                "ReplicaLimit" => format!("Plimsoll agrees, {}", why(decision)),
+                _ if decision.recommended_replicas == Some(self.to) => {
+                    format!("Plimsoll agrees, {}", why(decision))
+                }
+                _ => format!("Plimsoll holds it, {}", why(decision)),
             },
         }
     }
@@ -119,10 +193,12 @@ pub fn why(decision: &Decision) -> String {
             return without_value(&name, metric, decision);
         };
         let shown = target.map_or_else(|| "invalid".to_owned(), |text| like(text, target));
-        format!("{name} was {}, target {shown}", like(value, target))
+        match metric.is_total() {
+            true => format!("{name} was {} in all, target {shown} per pod", like(value, target)),
+            false => format!("{name} was {}, target {shown}", like(value, target)),
+        }
     });
-    let limit = decision.constraints.last().map(|last| constraint(last, decision));
-    match (metric, limit) {
+    match (metric, limit(decision)) {
         (Some(metric), Some(limit))
             if !matches!(&*decision.reason, "ReplicaLimit" | "Schedule" | "Fallback") =>
         {
@@ -130,8 +206,20 @@ pub fn why(decision: &Decision) -> String {
         }
         (_, Some(limit)) => limit,
         (Some(metric), None) => metric,
-        (None, None) => decision.message.clone().unwrap_or_else(|| decision.reason.clone()),
+        (None, None) => decision.message.clone().unwrap_or_else(|| match &*decision.reason {
+            "Paused" => "only its owner scales it up from zero".to_owned(),
+            reason => reason.to_owned(),
+        }),
     }
+}
+
+/// What limits the replicas: the last constraint, and a bound before it where no metric was asked.
+pub fn limit(decision: &Decision) -> Option<String> {
+    let all = &decision.constraints;
+    let from =
+        if decision.recommended_replicas.is_none() { 0 } else { all.len().saturating_sub(1) };
+    let told: Vec<String> = all[from..].iter().map(|one| constraint(one, decision)).collect();
+    (!told.is_empty()).then(|| told.join("; "))
 }
 
 /// Why a metric without a value asks for what it asks for.
@@ -163,14 +251,16 @@ pub fn used(decision: &Decision) -> Option<&Metric> {
     decision.metrics.iter().find(|metric| metric.status == "Used")
 }
 
-/// The name of a metric as its owner wrote it, with what tells it from another of that name.
+/// The name of a metric as its owner wrote it, with what tells it from another of that name: its scope, or the hash of
+/// its labels.
 pub fn name_of<'a>(metric: &'a Metric, decision: &Decision) -> Cow<'a, str> {
     let name = short_name(metric, decision);
     let same = |other: &&Metric| short_name(other, decision) == name;
     let is_ambiguous = decision.metrics.iter().filter(same).count() > 1;
-    match metric.scope.as_deref().filter(|_| is_ambiguous) {
-        Some(scope) => format!("{name} of {scope}").into(),
-        None => name.into(),
+    match metric.scope.as_deref() {
+        Some(scope) if is_ambiguous => format!("{name} of {scope}").into(),
+        None if is_ambiguous => metric.name.as_str().into(),
+        _ => name.into(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! What changed the number on the way to a decision, what holds the replicas, and what would change them.
 
 use super::account::{Account, Lines, replicas};
-use super::changes::{constraint, deciding, name_of, used};
+use super::changes::{constraint, deciding, limit, name_of, used};
 use super::words::{clock, decimal, like, parsed, span};
 use crate::ledger::api::{Decision, Metric, Turn};
 use crate::ledger::parse_time;
@@ -70,7 +70,7 @@ pub fn held_by(account: &Account) -> String {
         ("NoDecision", None) => "the fault: nothing is decided until it is over".to_owned(),
         (_, Some(step)) => {
             let until = until_text(step.until.as_deref(), account);
-            format!("{}{until}", constraint(step, decision))
+            format!("{}{until}", limit(decision).unwrap_or_default())
         }
         (_, None) => of_metrics(decision),
     };
@@ -127,7 +127,7 @@ pub fn turns(lines: &mut Lines, account: &Account) {
     }
     let Some(would) = &decision.would_change else {
         if replicas(decision) == Some(0) && decision.reason != "Paused" {
-            lines.say("One more", "as soon as a metric is above its activation");
+            lines.say("One more", waking(account));
         }
         return;
     };
@@ -142,6 +142,21 @@ pub fn turns(lines: &mut Lines, account: &Account) {
     };
     let fewer = turn(&would.fewer, account, would.metric_index, false);
     lines.say("One fewer", format!("{fewer}{others}"));
+}
+
+/// What wakes a workload at zero.
+fn waking(account: &Account) -> String {
+    let decision = &account.decision;
+    let Some(asked) = decision.recommended_replicas.filter(|asked| *asked > 0) else {
+        return "as soon as a metric is above its activation".to_owned();
+    };
+    match decision.constraints.last().filter(|_| decision.desired_replicas == Some(0)) {
+        Some(step) => {
+            let until = until_text(step.until.as_deref(), account);
+            format!("the metrics ask for {asked} already: {}{until}", constraint(step, decision))
+        }
+        None => format!("the metrics ask for {asked} already"),
+    }
 }
 
 fn turn(turn: &Turn, account: &Account, index: usize, up: bool) -> String {

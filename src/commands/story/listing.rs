@@ -97,6 +97,11 @@ const MAX_CHANGES: usize = 5_000;
 const MAX_SHOWN: usize = 30;
 
 impl Listing {
+    /// One of an autoscaler that is decided for so often, in ms.
+    pub fn new(period: i64) -> Self {
+        Self { finder: Changes::new(period), ..Self::default() }
+    }
+
     /// Takes the next decision, which begins within a span of time.
     pub fn push(&mut self, decision: &Decision, (from, to): (UnixMillis, UnixMillis)) {
         let [first, last] = [&decision.first_time, &decision.last_time]
@@ -104,15 +109,8 @@ impl Listing {
         if first > to {
             return;
         }
-        for change in self.finder.next(decision) {
-            if (from..=to).contains(&change.at) {
-                self.changes.push_back(Told::of(change));
-            }
-        }
-        if self.changes.len() > MAX_CHANGES {
-            self.changes.pop_front();
-            self.earlier += 1;
-        }
+        let found: Vec<Change> = self.finder.next(decision).collect();
+        self.keep(found, (from, to));
         self.decisions += decision.count;
         if let Some(metric) = deciding(decision).or_else(|| decision.metrics.first()) {
             let of = self.identify(metric);
@@ -128,6 +126,25 @@ impl Listing {
         self.points.push(Seen { first, last, replicas: replicas(decision), metrics });
         if !decision.metrics.is_empty() || self.last.is_none() {
             self.last = Some(Box::new(decision.clone()));
+        }
+    }
+
+    /// There are no more decisions.
+    pub fn finish(&mut self, span: (UnixMillis, UnixMillis)) {
+        let found = self.finder.finish();
+        self.keep(found, span);
+    }
+
+    fn keep(
+        &mut self,
+        changes: impl IntoIterator<Item = Change>,
+        (from, to): (UnixMillis, UnixMillis),
+    ) {
+        let within = changes.into_iter().filter(|change| (from..=to).contains(&change.at));
+        self.changes.extend(within.map(Told::of));
+        while self.changes.len() > MAX_CHANGES {
+            self.changes.pop_front();
+            self.earlier += 1;
         }
     }
 

@@ -53,11 +53,13 @@ fn one_metric(lines: &mut Lines, account: &Account, metric: &Metric) {
         .map_or_else(|| "no value".to_owned(), |value| like(value, metric.target.as_deref()));
     let average = match metric.target_type.as_deref() {
         _ if metric.value.is_none() => "",
+        _ if metric.is_total() => " in all",
         Some("AverageValue") => " on average",
         Some("Utilization") => " of the requests on average",
         _ => "",
     };
     let asks = asks.unwrap_or_else(|| "asks for nothing".to_owned());
+    let target = if metric.is_total() { format!("{target} per pod") } else { target };
     lines.say(
         "Metric",
         format!("{name}: {value}{average}{}; target {target}: {asks}{decides}", pods(metric)),

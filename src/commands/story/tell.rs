@@ -2,7 +2,7 @@
 
 use super::account::{Account, Lines, Subject, last, replicas};
 use super::advice::advice;
-use super::changes::{By, constraint, deciding, name_of, set_back, used, why};
+use super::changes::{By, deciding, limit, name_of, set_back, used, why};
 use super::held::{held_by, steps, turns};
 use super::measured::metrics;
 use super::words::{clock, counted, date, decimal, parsed, span};
@@ -84,11 +84,14 @@ fn since(account: &Account) -> Option<String> {
     if change.by == By::Plimsoll && change.decision.metadata.name == decision.metadata.name {
         return None;
     }
+    let what = match change.by {
+        By::Unknown(_) => "it was changed".to_owned(),
+        by => format!("{} scaled it", by.as_str()),
+    };
     Some(format!(
-        "{} ({}), when {} scaled it from {} to {}: {}",
+        "{} ({}), when {what} from {} to {}: {}",
         clock(change.at, *at),
         span(at - change.at),
-        change.by.as_str(),
         change.from,
         change.to,
         change.why()
@@ -137,8 +140,23 @@ fn now(decision: &Decision) -> String {
         _ if decision.reason == "Paused" => {
             "it stays at zero: only its owner scales it up from there".to_owned()
         }
-        _ if desired == 0 => "it stays at zero: no metric is above its activation".to_owned(),
+        _ if desired == 0 => at_zero(decision),
         _ => format!("it stays at {current} ({}): {}", decision.reason, hold(decision, current)),
+    }
+}
+
+fn at_zero(decision: &Decision) -> String {
+    let failed: Vec<String> = { decision.metrics.iter() }
+        .filter(|metric| metric.status == "Invalid")
+        .map(|metric| format!("{} fails", name_of(metric, decision)))
+        .collect();
+    match decision.recommended_replicas {
+        Some(1..) => format!("it stays at zero ({}): {}", decision.reason, hold(decision, 0)),
+        _ if failed.is_empty() => "it stays at zero: no metric is above its activation".to_owned(),
+        _ => format!(
+            "it stays at zero: {}, and no other metric is above its activation",
+            failed.join(", ")
+        ),
     }
 }
 
@@ -155,8 +173,7 @@ fn change_of(decision: &Decision, current: i32, desired: i32) -> String {
 
 /// Why the replicas stay as they are.
 fn hold(decision: &Decision, current: i32) -> String {
-    let last = decision.constraints.last().map(|last| constraint(last, decision));
-    match (&*decision.reason, last, used(decision)) {
+    match (&*decision.reason, limit(decision), used(decision)) {
         ("WithinTolerance", _, Some(metric)) => within_tolerance(decision, metric, current),
         (_, Some(constraint), _) => match decision.recommended_replicas {
             Some(proposed) if proposed != current => {

@@ -1,15 +1,15 @@
 //! Changes of replicas from before the page was started, by the decision ledger: whether an autoscaler flaps.
 
+use super::super::operate::decisions::{Wanted, read};
 use super::one::decisions;
-use super::row::millis;
 use super::rows::Rows;
 use super::swings::{LOOK_BACK_MS, Swings};
+use crate::ledger::api::Decision;
+use crate::ledger::{CarriedOut, parse_time};
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerRef;
 use futures::{StreamExt, stream};
 use kube::Client;
-use kube::api::ListParams;
-use serde_json::Value;
 use std::time::Duration;
 use tokio::time::timeout;
 
@@ -19,9 +19,10 @@ const MAX_AUTOSCALERS: usize = 500;
 const CONCURRENT: usize = 4;
 /// How long a request may take.
 const TIME_LIMIT: Duration = Duration::from_secs(20);
-/// The decisions of a page, and the most of one autoscaler.
-const PAGE_SIZE: u32 = 1_000;
-const MAX_DECISIONS: usize = 5_000;
+/// The most decisions of one autoscaler, in thousands.
+const THOUSANDS: usize = 5;
+/// Who scales an HPA that is only observed.
+const KUBE_CONTROLLER_MANAGER: &str = CarriedOut::Observed.by();
 
 /// Reads the decisions of the last hour once all autoscalers are listed. What can't be read is not known, and
 /// changes count from now on. Never ends.
@@ -44,46 +45,45 @@ pub async fn run(client: Client, rows: Rows) {
 }
 
 async fn swings(client: &Client, name: &AutoscalerRef, since: UnixMillis) -> Option<Swings> {
-    let (api, labels) = decisions(client, name);
+    let (_, labels) = decisions(client, name);
     let (mut swings, mut before) = (Swings::default(), None);
-    let mut page = ListParams::default().labels(&labels).limit(PAGE_SIZE);
-    let mut left = MAX_DECISIONS;
-    // A page has fewer than were asked for where they are large.
-    while left > 0 {
-        let list = api.list(&page).await.ok()?;
-        left = left.saturating_sub(list.items.len().max(1));
-        list.items.iter().for_each(|one| take(&mut swings, &mut before, &one.data, since));
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => return Some(swings),
-        }
-    }
-    // Its newest decisions are not known.
-    None
+    let namespace = Some(&*name.key.namespace);
+    let wanted = Wanted { namespace, labels: &labels, since: Some(since), thousands: THOUSANDS };
+    let is_whole = read(client, wanted, |decision| {
+        take(&mut swings, &mut before, &decision, since);
+        true
+    })
+    .await
+    .ok()?;
+    // If not, its newest decisions are not known.
+    is_whole.then_some(swings)
 }
 
-/// Takes in the next decision of an autoscaler.
-fn take(swings: &mut Swings, before: &mut Option<i64>, decision: &Value, since: UnixMillis) {
-    let Some(desired) = decision["desiredReplicas"].as_i64() else { return };
-    let written = decision["carriedOut"]["written"] == true
-        || decision["carriedOut"]["by"] == "kube-controller-manager";
-    let from = before.or(decision["currentReplicas"].as_i64());
-    if let Some(from) = from.filter(|from| *from != desired && written)
-        && let Some(at) = millis(&decision["firstTime"]).filter(|at| *at >= since)
-    {
-        swings.changed(at, desired > from);
-    }
-    if written || before.is_none() {
-        *before = Some(desired);
-    } else if let Some(current) = decision["currentReplicas"].as_i64() {
-        *before = Some(current);
+/// Takes in the next decision of an autoscaler: what it has written, or for an HPA that is only observed, to which replicas
+/// kube-controller-manager has scaled it since the one `before`.
+fn take(swings: &mut Swings, before: &mut Option<i32>, decision: &Decision, since: UnixMillis) {
+    let Some(current) = decision.current_replicas else { return };
+    let (from, to) = match (decision.desired_replicas, &decision.carried_out) {
+        (_, carried) if carried.by == KUBE_CONTROLLER_MANAGER => {
+            (before.unwrap_or(current), current)
+        }
+        (Some(desired), carried) if carried.written => (current, desired),
+        _ => (current, current),
+    };
+    *before = Some(to);
+    let at = parse_time(&decision.first_time).filter(|at| *at >= since);
+    if let Some(at) = at.filter(|_| from != to) {
+        swings.changed(at, to > from);
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::{self, Basis, Entry};
+    use crate::watch::ObjectKey;
     use serde_json::json;
+    use std::sync::Arc;
 
     #[tokio::test]
     async fn pages_that_are_short_are_no_reason_to_end() {
@@ -95,31 +95,55 @@ mod tests {
             let kind = "DecisionList";
             (200, json!({"apiVersion": version, "kind": kind, "metadata": metadata, "items": []}))
         });
-        let key = crate::watch::ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
+        let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
         let found = swings(&client, &AutoscalerRef::autoscaler(key), 0).await;
         assert!(found.is_some());
         assert_eq!(log.of("GET ").len(), 9);
     }
 
+    const START: UnixMillis = 1_795_489_510_000;
+
+    /// The reversals of decisions, each a minute after the one before: the replicas before, those decided on, and what
+    /// was done.
+    fn reversals(decisions: &[(i32, i32, CarriedOut)]) -> usize {
+        let basis = Arc::new(Basis {
+            min: 1,
+            max: 9,
+            schedules: [None, None],
+            bounds_until: None,
+            windows: [0, 300_000],
+            tolerance: [0.1, 0.1],
+            disabled: [false; 2],
+            metrics: Arc::new([]),
+        });
+        let (mut swings, mut before) = (Swings::default(), None);
+        for (minute, &(current, desired, carried)) in (1..).zip(decisions) {
+            let mut entry = Entry::at(START + minute * 60_000, basis.clone());
+            (entry.current, entry.desired) = (Some(current), Some(desired));
+            entry.carried = carried;
+            let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
+            let one = ledger::decision(&AutoscalerRef::autoscaler(key), &entry, 0);
+            take(&mut swings, &mut before, &one, START);
+        }
+        swings.count(START + 600_000)
+    }
+
     #[test]
     fn changes_that_were_written_within_the_hour_count() {
-        let (mut swings, mut before) = (Swings::default(), None);
-        let decision = |minute: i32, current: i32, desired: i32, written: bool| {
-            json!({"firstTime": format!("2026-11-24T12:{minute:02}:00.000Z"),
-                "currentReplicas": current, "desiredReplicas": desired,
-                "carriedOut": {"written": written, "by": "plimsoll"}})
+        use CarriedOut::{Preview, Unchanged, Written};
+        // A preview of a change is none.
+        let all =
+            [(2, 4, Written), (4, 4, Unchanged), (4, 2, Written), (2, 4, Preview), (2, 4, Written)];
+        assert_eq!(reversals(&all), 2);
+    }
+
+    /// What Plimsoll would do is no change of an HPA that is only observed.
+    #[test]
+    fn of_an_observed_hpa_the_replicas_count_that_there_were() {
+        let observed = |replicas: [(i32, i32); 5]| {
+            reversals(&replicas.map(|(current, desired)| (current, desired, CarriedOut::Observed)))
         };
-        let start = millis(&"2026-11-24T12:00:00.000Z".into()).unwrap();
-        for one in [
-            decision(1, 2, 4, true),
-            decision(2, 4, 4, false),
-            decision(3, 4, 2, true),
-            // A preview of a change is none.
-            decision(4, 2, 4, false),
-            decision(5, 2, 4, true),
-        ] {
-            take(&mut swings, &mut before, &one, start);
-        }
-        assert_eq!(swings.count(start + 600_000), 2);
+        assert_eq!(observed([(4, 6), (4, 4), (4, 6), (4, 4), (4, 6)]), 0);
+        assert_eq!(observed([(4, 4), (6, 4), (4, 4), (6, 4), (4, 4)]), 3);
     }
 }

@@ -24,7 +24,10 @@ pub fn decision(decision: DynamicObject) -> String {
     };
     shown.remove("kind");
     shown.remove("apiVersion");
-    shown.insert("metadata".to_owned(), json!({"name": decision.metadata.name}));
+    shown.insert(
+        "metadata".to_owned(),
+        json!({"name": decision.metadata.name, "namespace": decision.metadata.namespace}),
+    );
     if let Some(Value::Object(basis)) = shown.get_mut("basis") {
         basis.retain(|name, _| BOUNDS.contains(&&**name));
     }
@@ -104,7 +107,7 @@ mod tests {
         assert_eq!((&shown["metricsLeftOut"], &shown["desiredReplicas"]), (&json!(990), &json!(3)));
         let bounds = json!({"minReplicas": 1, "maxReplicas": 9, "minReplicasSchedule": "day"});
         assert_eq!(shown["basis"], bounds);
-        assert_eq!(shown["metadata"], json!({"name": "web.autoscaler.1"}));
+        assert_eq!(shown["metadata"], json!({"name": "web.autoscaler.1", "namespace": "shop"}));
     }
 
     #[test]

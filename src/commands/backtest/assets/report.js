@@ -41,6 +41,8 @@ function decisionOf(candidate, row) {
   const bounds = candidate.bases[basis];
   const absent = (value) => value ?? undefined;
   const quantity = (value, metric) => (value === null ? undefined : metric.type === "Utilization" ? `${value}%` : `${value}m`);
+  // Without replicas a value is a total, which has none.
+  const ratio = (value, metric) => (value === null || current === 0 ? undefined : number(quantity(value, metric)) / number(metric.target));
   return {
     firstTime: iso(page.from + after),
     lastTime: iso(page.from + after),
@@ -53,8 +55,8 @@ function decisionOf(candidate, row) {
     metrics: metrics.map(([status, proposed, value, ready, unready, missing, ignored, why], index) => {
       const metric = candidate.metrics[index];
       return {
-        name: metric.name, status: page.statuses[status], targetType: metric.type, target: metric.target,
-        value: quantity(value, metric), proposedReplicas: absent(proposed), message: page.texts[why],
+        name: metric.name, scope: absent(metric.scope), status: page.statuses[status], targetType: metric.type, target: metric.target,
+        value: quantity(value, metric), ratio: ratio(value, metric), proposedReplicas: absent(proposed), message: page.texts[why],
         pods: { ready, unready, missing, ignored },
       };
     }),

@@ -1,7 +1,7 @@
-//! Decisions beside those of kube-controller-manager.
+//! Decisions beside those of kube-controller-manager, and who has changed the replicas.
 
 use super::super::{Agreement, total};
-use super::{HOUR, NOW, SECOND, constraint, decision, golden, merge, read};
+use super::{HOUR, NOW, SECOND, constraint, decision, golden, merge, metric, read, subject, tell};
 use crate::ledger::time;
 use serde_json::{Value, json};
 
@@ -117,4 +117,104 @@ fn hpas_are_compared() {
     text += &total([&whole, &differing, &Agreement::default()].into_iter());
     golden("compare", &text);
     assert_eq!(differing.json("shop", "api", &[])["firstDifference"]["decisions"], 11);
+}
+
+/// A metric that decides on neither side has another value nearly always.
+#[test]
+fn only_a_metric_that_decides_is_a_cause() {
+    let mut one = beside(0, 20, Some(14), Some(20));
+    merge(
+        &mut one,
+        &json!({"currentReplicas": 10, "recommendedReplicas": 30,
+        "constraints": [constraint("ScaleUpLimit", 30, 14, None)]}),
+    );
+    let cpu = json!({"metricIndex": 0, "name": "cpu", "value": "35%", "target": "80%", "targetType": "Utilization",
+        "ratio": 0.4375, "proposedReplicas": 5, "status": "Valid"});
+    let queries = json!({"metricIndex": 1, "name": "qps", "value": "30", "ratio": 3.0, "proposedReplicas": 30});
+    one["metrics"] = [cpu, queries].map(metric).into();
+    let cause = |values: &str| {
+        let mut one = one.clone();
+        one["observed"]["values"] = values.into();
+        let mut agreement = Agreement::default();
+        agreement.push(read(one));
+        agreement.finish();
+        agreement.json("shop", "web", &[])["firstDifference"]["cause"].to_string()
+    };
+    assert!(cause("30%, 30").contains("different limits"), "{}", cause("30%, 30"));
+    assert!(cause("30%, 20").contains("different values of qps"), "{}", cause("30%, 20"));
+    assert!(cause("300%, 20").contains("different values of cpu"), "{}", cause("300%, 20"));
+}
+
+/// Which decision it is: its sequence, and the time of its first and last evaluation in seconds before now.
+fn made(mut one: Value, sequence: u64, from: i64, to: i64, replicas: i32) -> Value {
+    merge(
+        &mut one,
+        &json!({"metadata": {"name": format!("web.autoscaler.{sequence}")},
+        "count": (from - to) / 15 + 1,
+        "firstTime": time(NOW - from * SECOND), "lastTime": time(NOW - to * SECOND), "currentReplicas": replicas,
+        "recommendedReplicas": replicas, "desiredReplicas": replicas}),
+    );
+    one
+}
+
+/// The line that says since when there are so many replicas.
+fn since(decisions: &[Value]) -> String {
+    let story = tell(subject(), decisions, NOW);
+    story.lines().find(|line| line.starts_with("Since")).unwrap_or_default().to_owned()
+}
+
+#[test]
+fn kube_controller_manager_scales_only_to_what_it_desires() {
+    let seen = |sequence, from, to, replicas, kcm| {
+        made(beside(0, 1, Some(replicas), Some(kcm)), sequence, from, to, replicas)
+    };
+    let of = |kcm: [i32; 3], last: Value| {
+        let mut last = [last];
+        merge(&mut last[0], &json!({"observed": {"desiredReplicas": kcm[2]}}));
+        let [last] = last;
+        since(&[seen(1, 600, 120, 4, kcm[0]), seen(2, 105, 105, 9, kcm[1]), last])
+    };
+    let steady = || seen(3, 90, 0, 9, 9);
+    let by_kcm = "when kube-controller-manager scaled it from 4 to 9: Plimsoll agrees, ";
+    for kcm in [[4, 9, 9], [9, 9, 9], [9, 4, 4], [4, 4, 9]] {
+        assert!(of(kcm, steady()).contains(by_kcm), "{kcm:?} {}", of(kcm, steady()));
+    }
+    let by_hand = "when another client scaled it from 4 to 9: kube-controller-manager desires 4";
+    assert!(of([4, 4, 4], steady()).ends_with(by_hand), "{}", of([4, 4, 4], steady()));
+    // It is not known yet what kube-controller-manager makes of it.
+    let by_hand = since(&[seen(1, 600, 15, 4, 4), seen(2, 0, 0, 9, 4)]);
+    assert!(by_hand.contains("another client scaled it from 4 to 9"), "{by_hand}");
+    // Plimsoll holds what it would not have decided on.
+    let mut held = seen(2, 105, 0, 9, 9);
+    let stabilized = constraint("ScaleDownStabilized", 4, 9, Some(NOW + SECOND));
+    merge(
+        &mut held,
+        &json!({"recommendedReplicas": 4, "reason": "Stabilized", "constraints": [stabilized]}),
+    );
+    let held = since(&[seen(1, 600, 120, 4, 4), held]);
+    assert!(
+        held.contains("kube-controller-manager scaled it from 4 to 9: Plimsoll holds it, "),
+        "{held}"
+    );
+}
+
+/// A leader that is killed takes its last moment with it, and its successor may lack more.
+#[test]
+fn what_was_not_seen_is_nobodys() {
+    let at = |sequence, from, to, replicas| made(decision(json!({})), sequence, from, to, replicas);
+    let before = at(7, 600, 120, 4);
+    let others = since(&[before.clone(), at(8, 105, 0, 6)]);
+    assert!(others.contains("when another client scaled it from 4 to 6"), "{others}");
+    let mut moved = at(8, 105, 0, 6);
+    moved["metadata"]["annotations"]["plimsoll.dev/history-since"] =
+        time(NOW - 110 * SECOND).into();
+    for next in [at(1_048_585, 105, 0, 6), at(1, 105, 0, 6), at(8, 80, 0, 6), moved] {
+        let unknown = since(&[before.clone(), next.clone()]);
+        assert!(
+            unknown.contains(
+                "when it was changed from 4 to 6: no decision is known from 03:03:10 to 03:0"
+            ),
+            "{unknown}"
+        );
+    }
 }

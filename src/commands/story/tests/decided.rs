@@ -40,6 +40,7 @@ fn what_scales() {
     golden("to-zero", &sleeper.decides(1, &[Has::Total(0)]).story());
     golden("at-zero", &sleeper.decides(900, &[Has::Total(0)]).story());
     golden("woken", &sleeper.decides(1, &[Has::Total(28_000)]).story());
+    golden("awake", &sleeper.decides(1, &[Has::Total(29_000)]).story());
     let mut awake = Workload::new(1, &[queue()], json!({"minReplicas": 0}));
     golden("one-of-zero", &awake.decides(28, &[Has::Total(3_000)]).story());
     // Another client sets four replicas again after each decision.
@@ -48,6 +49,42 @@ fn what_scales() {
         fight.decides(1, &[Has::EachPod(14_000)]).replicas = 4;
     }
     golden("set-back", &fight.story());
+}
+
+#[test]
+fn what_waits_at_zero() {
+    let asleep = |metrics: &[Value], up: Value| {
+        let fields = json!({"minReplicas": 0, "behavior":
+            {"scaleUp": up, "scaleDown": {"stabilizationWindowSeconds": 0}}});
+        let mut asleep = Workload::new(1, metrics, fields);
+        asleep.decides(1, &vec![Has::Total(0); metrics.len()]);
+        asleep
+    };
+    let mut waits = asleep(&[queue()], json!({"stabilizationWindowSeconds": 300}));
+    golden("waits-at-zero", &waits.decides(4, &[Has::Total(14_000)]).story());
+    let mut stays = asleep(&[queue()], json!({"selectPolicy": "Disabled"}));
+    golden("stays-at-zero", &stays.decides(4, &[Has::Total(14_000)]).story());
+    let mut lag = queue();
+    lag["external"]["metric"]["name"] = "lag".into();
+    let mut fails = asleep(&[queue(), lag], json!({}));
+    let values = [Has::Total(0), Has::Fails("Prometheus did not answer")];
+    golden("fails-at-zero", &fails.decides(4, &values).story());
+    let mut preview = asleep(&[queue()], json!({}));
+    preview.done = Done::Preview;
+    let story = preview.decides(4, &[Has::Total(28_000)]).story();
+    assert!(story.contains("One more  the metrics ask for 3 already"), "{story}");
+}
+
+#[test]
+fn what_is_above_the_bound_of_a_schedule() {
+    let policies = json!([{"type": "Pods", "value": 5, "periodSeconds": 600}]);
+    let fields = json!({"maxReplicas": 60, "behavior": {"scaleDown":
+        {"stabilizationWindowSeconds": 0, "policies": policies}}});
+    let night = json!([{"name": "night", "from": "2026-11-24T01:00:00Z", "until": "2026-11-24T05:00:00Z",
+        "minReplicas": 4, "maxReplicas": 10}]);
+    let mut web = web(50, fields).with_schedules(night);
+    golden("above-schedule", &web.decides(1, &[ON_TARGET]).story());
+    golden("above-schedule-held", &web.decides(10, &[ON_TARGET]).story());
 }
 
 #[test]
@@ -172,6 +209,7 @@ fn what_is_not_carried_out() {
     let notes = vec!["Frozen (FrozenByAdministrator): incident 42 (by \"ann\", since 02:50): 6 replicas are desired".to_owned()];
     let subject = super::Subject { notes, ..subject() };
     golden("frozen", &wanting(Done::Frozen, more).story_at(subject, NOW));
+    golden("frozen-steady", &wanting(Done::Frozen, ON_TARGET).story());
     golden("preview", &wanting(Done::Preview, more).story());
     golden("preview-steady", &wanting(Done::Preview, ON_TARGET).story());
     golden("write-failed", &wanting(Done::WriteFails, more).story());

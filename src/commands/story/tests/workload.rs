@@ -112,6 +112,13 @@ impl Workload {
         self
     }
 
+    /// With schedules.
+    pub fn with_schedules(mut self, schedules: Value) -> Self {
+        let schedules: Vec<_> = serde_json::from_value(schedules).unwrap();
+        self.spec.schedules = hpa::schedule::parse(&schedules).unwrap();
+        self
+    }
+
     /// Decides so many times, each 15 s, the last time two seconds before [`NOW`] if nothing follows.
     pub fn decides(&mut self, times: i64, values: &[Has]) -> &mut Self {
         self.now -= (times - 1) * 15_000;
@@ -249,6 +256,7 @@ impl Workload {
             ahead: 0,
             holds: self.holds,
             is_preview: self.done == Done::Preview,
+            is_frozen: self.done == Done::Frozen,
             observed: observed.clone(),
         };
         let times = vec![[Some(self.now - 40), Some(self.now - 40)]; values.len()];
@@ -256,6 +264,15 @@ impl Workload {
         let mut entry = account::entry(&facts, &self.history, &trace, &times, Arc::new(basis));
         entry.observed = observed;
         self.status = status;
+        for one in &entry.constraints {
+            use crate::ledger::ConstraintKind::*;
+            let bound = match one.kind {
+                TooFewReplicas | ScheduleMinReplicas => entry.basis.min,
+                TooManyReplicas | ScheduleMaxReplicas => entry.basis.max,
+                _ => continue,
+            };
+            assert_eq!(one.after, bound, "{one:?}");
+        }
         match self.entries.last_mut().filter(|last| last.is_continued_by(&entry)) {
             Some(last) => last.continue_with(&entry),
             None => {
@@ -306,10 +323,12 @@ impl Workload {
 
     /// The story of the last one at a time.
     pub fn story_at(&self, mut subject: Subject, at: i64) -> String {
-        let (mut changes, mut change, decisions) = (Changes::default(), None, self.decisions());
+        let (mut changes, mut change) = (Changes::new(subject.period), None);
+        let decisions = self.decisions();
         for decision in &decisions {
             change = changes.next(decision).last().or(change.take());
         }
+        let change = changes.finish().or(change);
         if self.done == Done::Observed {
             subject.kind = "HorizontalPodAutoscaler".to_owned();
         }

@@ -1,7 +1,7 @@
 // The chart of one autoscaler: load and target (left), replicas and bounds (right), and a mark for each decision.
 
 import { number } from "./text.js";
-import { turn } from "./story.js";
+import { identity, turn } from "./story.js";
 
 const { uPlot } = window;
 const HEIGHT = 320;
@@ -42,35 +42,47 @@ const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignific
 // How long the time that is shown stands after the pointer was moved on the chart.
 const STANDS_MS = 30_000;
 
+// The first and last time of each decision, in their order. One that is dated later than the next was dated by a clock that
+// was ahead: it stands at the time of that.
+function spansOf(decisions) {
+  let next = Infinity;
+  const spans = [...decisions].reverse().map(({ firstTime, lastTime }) => {
+    const last = Math.min(Math.max(seconds(lastTime), seconds(firstTime)), next);
+    next = Math.min(seconds(firstTime), last);
+    return [next, last];
+  });
+  return spans.reverse();
+}
+
 // The columns of the chart. A single decision has one point. A run has one at its beginning, whose value is not known, one
 // for each value that came while the page was open (`seen`: its time, and the values by metric), and one at its end.
-// `null` is a gap: the metric failed. `undefined` in `between` is not known.
-export function columns(decisions, metricName) {
+// `null` is a gap: the metric failed. `undefined` in `between` is not known. `metric` is the identity of one.
+export function columns(decisions, metric) {
   const rows = { x: [], load: [], low: [], high: [], target: [], desired: [], min: [], max: [], between: [], current: [], of: [] };
+  const spans = spansOf(decisions);
   decisions.forEach((decision, index) => {
-    const metric = (decision.metrics ?? []).find((one) => one.name === metricName);
-    const value = number(metric?.value);
-    const first = seconds(decision.firstTime);
+    const shown = (decision.metrics ?? []).find((one) => identity(one) === metric);
+    const value = number(shown?.value);
+    const [first, last] = spans[index];
     const before = () => rows.x.at(-1) ?? -Infinity;
-    const seen = (decision.seen ?? []).map(([time, values]) => [seconds(time), number(values.get(metricName))]);
+    const seen = (decision.seen ?? []).map(([time, values]) => [seconds(time), number(values.get(metric))]);
     const put = (x, known, between) => {
       rows.x.push(x);
       rows.load.push(known);
       rows.between.push(between);
-      rows.low.push(number(metric?.minValue) ?? value);
-      rows.high.push(number(metric?.maxValue) ?? value);
-      rows.target.push(number(metric?.target));
+      rows.low.push(number(shown?.minValue) ?? value);
+      rows.high.push(number(shown?.maxValue) ?? value);
+      rows.target.push(number(shown?.target));
       rows.desired.push(decision.desiredReplicas ?? decision.currentReplicas ?? null);
       rows.current.push(decision.currentReplicas ?? null);
       rows.min.push(decision.basis?.minReplicas ?? null);
       rows.max.push(decision.basis?.maxReplicas ?? null);
       rows.of.push(index);
     };
-    const last = Math.max(seconds(decision.lastTime), first);
     const isFirstSeen = seen.length > 0 && seen[0][0] <= first;
     if (last > first && first > before() && !isFirstSeen) put(first, null, value === null ? null : undefined);
     for (const [x, known] of seen) if (x > before() && x < last) put(x, known, known);
-    put(Math.max(last, before()), value, value);
+    put(last, value, value);
   });
   return rows;
 }
@@ -101,11 +113,11 @@ export class Chart {
     new ResizeObserver(() => this.#plot?.setSize({ width: this.#width(), height: HEIGHT })).observe(node);
   }
 
-  show(decisions, metricName, span) {
+  show(decisions, metric, span) {
     const isFirst = this.#plot === null;
     this.#span = span;
     this.#decisions = decisions;
-    this.#rows = columns(decisions, metricName);
+    this.#rows = columns(decisions, metric);
     if (isFirst) this.#make();
     else this.#plot.setData(this.#data());
   }

@@ -3,8 +3,8 @@
 import { Chart, SIGNS, legend } from "./chart.js";
 import { Change } from "./change.js";
 import { badge, replicasOf } from "./list.js";
-import { constraint, head, isPresent, sentences, turn, when } from "./story.js";
-import { age, become, element, fill, metricName, moment, plain, setText, zone } from "./text.js";
+import { constraint, head, identity, isPresent, nameOf, sentences, turn, when } from "./story.js";
+import { age, become, element, fill, moment, plain, setText, zone } from "./text.js";
 
 const SPANS = [["15 min", 900], ["1 h", 3_600], ["6 h", 21_600], ["All", null]];
 // As many as the server sends.
@@ -31,7 +31,7 @@ class Decisions {
     const place = this.#places.get(name) ?? this.all.length;
     decision.seen = before?.seen ?? [];
     if (before && before.lastTime !== decision.lastTime) {
-      decision.seen.push([before.lastTime, new Map((before.metrics ?? []).map((one) => [one.name, one.value]))]);
+      decision.seen.push([before.lastTime, new Map((before.metrics ?? []).map((one) => [identity(one), one.value]))]);
       if (decision.seen.length > MOST_SEEN) decision.seen.shift();
     }
     this.all[place] = decision;
@@ -57,6 +57,7 @@ export class One {
   #ahead = 0;
   #chosen = null;
   #isHeld = false;
+  // The identity of the metric that is shown.
   #metric = null;
   // The metric that was chosen, also while no decision has it.
   #wanted = null;
@@ -221,14 +222,15 @@ export class One {
   #drawMetrics() {
     const latest = this.#known.all.findLast((one) => one.metrics?.length);
     const metrics = latest?.metrics ?? [];
-    const names = [...new Set(metrics.map((one) => one.name))];
-    if (names.includes(this.#wanted)) this.#metric = this.#wanted;
-    else if (!names.includes(this.#metric)) this.#metric = (metrics.find((one) => one.status === "Used") ?? metrics[0])?.name ?? null;
+    const all = new Map(metrics.map((one) => [identity(one), nameOf(one, latest)]));
+    if (all.has(this.#wanted)) this.#metric = this.#wanted;
+    else if (!all.has(this.#metric)) {
+      const first = metrics.find((one) => one.status === "Used") ?? metrics[0];
+      this.#metric = first ? identity(first) : null;
+    }
     const select = find("metric");
-    if ([...select.options].map((one) => one.value).join("\n") !== names.join("\n")) {
-      const isOnly = (short) => names.filter((name) => metricName(name) === short).length === 1;
-      const shown = (name) => (isOnly(metricName(name)) ? metricName(name) : name);
-      select.replaceChildren(...names.map((name) => element("option", { value: name }, shown(name))));
+    if ([...select.options].map((one) => one.value).join("\n") !== [...all.keys()].join("\n")) {
+      select.replaceChildren(...[...all].map(([value, name]) => element("option", { value }, name)));
     }
     if (this.#metric !== null) select.value = this.#metric;
   }
@@ -279,7 +281,7 @@ export class One {
       return [`${ready} ready`, ...others.map(([count, name]) => `${count} ${name}`)].join(", ");
     };
     const metrics = (decision?.metrics ?? []).map((one) => [
-      metricName(one.name), one.value === undefined ? (one.message ?? one.reason ?? "") : plain(one.value, of(one)), plain(one.target, of(one)),
+      nameOf(one, decision), one.value === undefined ? (one.message ?? one.reason ?? "") : plain(one.value, of(one)), plain(one.target, of(one)),
       one.proposedReplicas === undefined ? "" : String(one.proposedReplicas), one.status, one.pods ? pods(one.pods) : "", one.newestSampleAge ?? "", one.query ? element("code", {}, one.query) : "",
     ]);
     fill(find("metrics"), ["Metric", "Value", "Target", "Proposes", "Status", "Pods", "Age of the newest sample", "Query"], metrics, "None was evaluated.");
@@ -295,7 +297,7 @@ export class One {
     if (focused !== undefined) this.#limit = Math.max(this.#limit, all.length - focused);
     const newest = all.slice(-this.#limit).reverse();
     const rows = newest.map((decision) => {
-      const used = (decision.metrics ?? []).find((one) => one.name === this.#metric);
+      const used = (decision.metrics ?? []).find((one) => identity(one) === this.#metric);
       const value = used?.value === undefined ? "" : `${plain(used.value)} / ${plain(used.target)}`;
       const outcome = turn(decision);
       const sign = element("span", { "aria-hidden": "true", class: `sign ${outcome}` }, SIGNS[outcome]);

@@ -1,6 +1,6 @@
 // The story of a decision, from its fields (docs/decisions.md).
 
-import { metricName, moment, plain, utc, zone } from "./text.js";
+import { moment, plain, utc, zone } from "./text.js";
 
 const REASONS = {
   MetricRecommendation: "The metric that asks for most proposes it.",
@@ -43,6 +43,28 @@ const NOT_CARRIED_OUT = {
   Paused: "the autoscaler is paused",
   Observed: "kube-controller-manager executes this autoscaler",
 };
+
+// What tells a metric from others, at whatever place of the spec.
+export function identity({ name, scope, targetType }) {
+  return JSON.stringify([name, scope, targetType]);
+}
+
+// The metric of a generated name (METRIC_HASH_NAMESPACE_AUTOSCALER), or the name as it is. The decisions of a report have
+// no autoscaler.
+function metricName(name, { metadata }) {
+  if (!metadata) return /^(.+?)_[0-9a-f]{12}_/.exec(name)?.[1] ?? name;
+  const end = `_${metadata.namespace}_${metadata.name.split(".").slice(0, -2).join(".")}`;
+  const start = name.endsWith(end) ? name.slice(0, -end.length) : "";
+  return /^(.+)_[0-9a-f]{12}$/.exec(start)?.[1] ?? name;
+}
+
+// The name of a metric as its owner wrote it, with what tells it from another of that name, as in the commands.
+export function nameOf(metric, decision) {
+  const short = metricName(metric.name, decision);
+  const isShared = decision.metrics.filter((one) => metricName(one.name, decision) === short).length > 1;
+  if (!isShared) return short;
+  return metric.scope ? `${short} of ${metric.scope}` : metric.name;
+}
 
 export function constraint(one) {
   const name = CONSTRAINTS[one.type] ?? one.type;
@@ -90,17 +112,21 @@ function measured(metric) {
   const of = unit(metric);
   const isRange = metric.minValue !== undefined && metric.minValue !== metric.maxValue;
   const range = isRange ? ` (${plain(metric.minValue, of)} to ${plain(metric.maxValue, of)} in this run)` : "";
-  const average = metric.targetType === "AverageValue" ? " per pod" : "";
-  const target = metric.target === undefined ? "" : `, target ${plain(metric.target, of)}`;
+  const isAverage = metric.targetType === "AverageValue";
+  // Without a ratio it is a total that there were no replicas to divide by.
+  const isTotal = isAverage && metric.ratio === undefined;
+  const average = isTotal ? " in all" : isAverage ? " per pod" : "";
+  const target = metric.target === undefined ? "" : `, target ${plain(metric.target, of)}${isTotal ? " per pod" : ""}`;
   return `${plain(metric.value, of)}${average}${target}${range}`;
 }
 
-function ofMetric(metric) {
+function ofMetric(metric, decision) {
+  const name = nameOf(metric, decision);
   if (metric.status === "Invalid") {
-    return `${metricName(metric.name)} failed: ${metric.message ?? metric.reason ?? "no reason was given"}`;
+    return `${name} failed: ${metric.message ?? metric.reason ?? "no reason was given"}`;
   }
   const asks = metric.proposedReplicas === undefined ? "" : `; it asks for ${replicas(metric.proposedReplicas)}`;
-  return `${metricName(metric.name)} was ${measured(metric)}${asks}.`;
+  return `${name} was ${measured(metric)}${asks}.`;
 }
 
 function ofSchedule(bound, schedule) {
@@ -108,7 +134,8 @@ function ofSchedule(bound, schedule) {
 }
 
 // What prevents other replicas, in the words of `kubectl plimsoll explain`.
-function prevented(turn, isMore, { basis, metrics = [] }) {
+function prevented(turn, isMore, decision) {
+  const { basis, metrics = [] } = decision;
   const direction = isMore ? "scaleUp" : "scaleDown";
   const metric = metrics.find((one) => one.metricIndex === turn.preventedByMetric);
   switch (turn.preventedBy) {
@@ -118,8 +145,8 @@ function prevented(turn, isMore, { basis, metrics = [] }) {
     case "tolerance": return `no value leaves the tolerance of ${direction}`;
     case "metric":
       if (!metric) return "another metric asks for as many";
-      if (metric.proposedReplicas === undefined) return `${metricName(metric.name)} fails, and no pod is removed on a guess`;
-      return `${metricName(metric.name)} asks for ${metric.proposedReplicas}`;
+      if (metric.proposedReplicas === undefined) return `${nameOf(metric, decision)} fails, and no pod is removed on a guess`;
+      return `${nameOf(metric, decision)} asks for ${metric.proposedReplicas}`;
     case "RollingOut": return "not during a rollout (spec.rollouts)";
     case "PodsNotKnown": return "not while the pods are not known yet";
     case "MetricsWereAway": return "not yet: the metrics were away until now";
@@ -130,12 +157,24 @@ function prevented(turn, isMore, { basis, metrics = [] }) {
   }
 }
 
+// Decisions that want other replicas until they are carried out.
+const OPEN = ["Preview", "WriteFailed", "Observed"];
+
+// What is wanted already in a direction, in the words of `kubectl plimsoll explain`.
+function wanted(isMore, { currentReplicas: from, desiredReplicas: to, recommendedReplicas: asked, carriedOut }) {
+  const isSo = (count) => count !== undefined && (isMore ? count > from : count < from);
+  if (!OPEN.includes(carriedOut?.reason) || from === undefined || !isSo(to)) return null;
+  return isSo(asked) ? `the metrics ask for ${asked} already` : `${to} are desired already`;
+}
+
 // What the metric has to be for a turn: `metric` is the one that decides.
 function turnOf(turn, isMore, metric, decision) {
+  const isWanted = turn ? wanted(isMore, decision) : null;
+  if (isWanted) return `One ${isMore ? "more" : "fewer"}: ${isWanted}.`;
   if (!turn || turn.replicas === undefined) {
     return turn?.preventedBy ? `One ${isMore ? "more" : "fewer"}: no, ${prevented(turn, isMore, decision)}.` : null;
   }
-  const value = turn.value === undefined ? "" : ` if ${metric ? metricName(metric.name) : "the metric"} is ${plain(turn.value, metric ? unit(metric) : "")} or ${isMore ? "more" : "less"}`;
+  const value = turn.value === undefined ? "" : ` if ${metric ? nameOf(metric, decision) : "the metric"} is ${plain(turn.value, metric ? unit(metric) : "")} or ${isMore ? "more" : "less"}`;
   const others = (metric?.pods?.unready ?? 0) + (metric?.pods?.missing ?? 0);
   if (others > 0) return `It would be ${replicas(turn.replicas)}${value}, once all pods are ready and have a sample.`;
   const soon = turn.earliest && new Date(turn.earliest) > Date.now() ? `, from ${moment(turn.earliest)}` : "";
@@ -177,7 +216,7 @@ export function sentences(decision, isNow) {
   const metrics = decision.metrics ?? [];
   const used = metrics.filter((metric) => metric.status === "Used");
   const others = metrics.filter((metric) => metric.status !== "Used");
-  told.push(...[...used, ...others].map(ofMetric));
+  told.push(...[...used, ...others].map((metric) => ofMetric(metric, decision)));
   if (decision.metricsLeftOut) told.push(`${decision.metricsLeftOut} more metrics are not shown here: kubectl plimsoll explain has them.`);
   const why = reason(decision);
   if (why) told.push(why);

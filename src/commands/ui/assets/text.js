@@ -55,11 +55,6 @@ export function plain(quantity, unit = "") {
   return (isShort ? (quantity ?? "unknown") : written.format(value)) + unit;
 }
 
-// The metric of a generated name (METRIC_HASH_NAMESPACE_AUTOSCALER), or the name as it is.
-export function metricName(name) {
-  return /^(.+?)_[0-9a-f]{12}_/.exec(name)?.[1] ?? name;
-}
-
 export function age(seconds) {
   const passed = Math.max(0, Math.round(Date.now() / 1000 - seconds));
   if (passed < 120) return `${passed} s ago`;
