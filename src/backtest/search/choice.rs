@@ -291,3 +291,71 @@ fn is_near(trial: &Trial, least: f64) -> bool {
 fn minutes_a_week(figures: &Figures, weeks: f64) -> f64 {
     figures.under_minutes / weeks.max(f64::MIN_POSITIVE)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::Keep;
+    use super::*;
+    use serde_json::json;
+
+    /// A trial by its replica-hours and pod-minutes short, where it was tuned on and on the rest.
+    fn trial(label: &str, nominal: f64, tuned: [f64; 2], later: [f64; 2]) -> Trial {
+        let figures = |[replica_hours, under_pod_minutes]: [f64; 2]| Figures {
+            name: "web".to_owned(),
+            replica_hours,
+            needed_replica_hours: 900.0,
+            under_minutes: under_pod_minutes,
+            under_pod_minutes,
+            worst_under: None,
+            over_pod_minutes: 0.0,
+            scale_events: 40,
+            reversals: 2,
+            minutes_at_min: 0.0,
+            minutes_at_max: 0.0,
+        };
+        Trial {
+            label: label.to_owned(),
+            spec: json!({}),
+            headroom: nominal,
+            nominal,
+            is_plain: nominal > 0.0 && !label.contains(','),
+            tuned: figures(tuned),
+            later: Some(figures(later)),
+            ruled_out: None,
+        }
+    }
+
+    #[test]
+    fn where_the_best_costs_too_much_on_the_rest_plain_headroom_that_does_not_is_recommended() {
+        let limits =
+            Limits { budget: None, under_minutes: None, headroom: 0.0, keep: Keep::default() };
+        let present = || trial("present", 0.0, [1_000.0, 3_000.0], [500.0, 1_300.0]);
+        let plain = |later: [f64; 2]| {
+            vec![
+                trial("5 % of headroom", 5.0, [1_050.0, 900.0], [520.0, 400.0]),
+                trial("8 % of headroom", 8.0, [1_080.0, 500.0], later),
+            ]
+        };
+        let recommended = |later: [f64; 2], best: [f64; 2]| {
+            let weeks = Weeks { tuned: 2.0, later: 1.0 };
+            let mut trials = plain(later);
+            let choice = Choice::new(present(), &trials, limits, weeks);
+            trials.push(trial("5 % of headroom, window 600 s", 5.0, [1_060.0, 9.0], best));
+            choice.recommend(trials, 0, 20)
+        };
+        let found = recommended([540.0, 200.0], [544.0, 1.0]);
+        assert_eq!(found.recommended.as_ref().map(|one| &*one.label), Some("8 % of headroom"));
+        let expected = "5 % of headroom, window 600 s would cost 0.7 % more than the budget on the rest (544.0 replica-hours instead of 540.0)";
+        assert!(found.reason.starts_with(expected), "{}", found.reason);
+        let best = found.others.iter().find(|one| one.label.contains("window")).expect("the best");
+        assert!(best.ruled_out.as_ref().is_some_and(|why| why.contains("0.7 % more")));
+        // No other one is looked for where the best is worse there, or headroom is not better.
+        for (later, best) in [([540.0, 200.0], [530.0, 2_000.0]), ([540.0, 1_300.0], [544.0, 1.0])]
+        {
+            let found = recommended(later, best);
+            let chosen = found.recommended.as_ref().map(|one| &*one.label);
+            assert!(chosen.is_none_or(|label| label == "5 % of headroom"), "{chosen:?}");
+            assert_eq!(chosen.is_none(), best[1] > 1.0, "{}", found.reason);
+        }
+    }
+}

@@ -3,6 +3,8 @@
 mod choice;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_doubt;
 mod trial;
 mod variant;
 

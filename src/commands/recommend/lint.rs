@@ -142,7 +142,10 @@ mod tests {
     #[test]
     fn probable_mistakes_of_a_spec_are_told() {
         type Change = fn(&mut Recommendation);
-        let cases: [(Value, Change, &str); 9] = [
+        let mut still = spec(1, 20);
+        still["behavior"] = json!({"scaleUp": {"selectPolicy": "Disabled"}});
+        let cases: [(Value, Change, &str); 10] = [
+            (still, |_| {}, "it never scales up: behavior.scaleUp.selectPolicy is Disabled"),
             (spec(5, 5), |_| {}, "minReplicas is maxReplicas (5): nothing is scaled"),
             (
                 spec(1, 10),
