@@ -460,7 +460,10 @@ async fn rows_that_are_further_apart_than_pods_take_to_start_are_told() {
     for format in ["text", "json", "html"] {
         let of = ["--load", "load.csv", "-o", format];
         let text = ran_on(&rows(3_600), &[&file], &of).await.expect("a report");
-        assert!(text.contains("rows are 60m apart: peaks between them are not seen"), "{text}");
+        assert!(
+            text.contains("rows of the load are 60 min apart: peaks between them are not seen"),
+            "{text}"
+        );
         let text = ran_on(&rows(60), &[&file], &of).await.expect("a report");
         assert!(!text.contains("peaks between them"), "{text}");
     }
