@@ -80,7 +80,11 @@ impl Load {
             let read = std::io::Read::take(&mut text, MAX_ROW_BYTES).read_line(&mut line);
             match read {
                 Ok(0) => break,
-                Err(error) => return fail(error.to_string()),
+                Err(error) => {
+                    return fail(format!(
+                        "{error}: the file is damaged, cut off, or has something after its end"
+                    ));
+                }
                 Ok(read) if read as u64 == MAX_ROW_BYTES => {
                     return fail(format!("at most {MAX_ROW_BYTES} bytes were expected"));
                 }
@@ -229,6 +233,17 @@ impl Load {
     /// The points: time and load.
     pub fn points(&self) -> impl Iterator<Item = (UnixMillis, f64)> + '_ {
         self.rows.iter().map(|row| (row.time, row.value))
+    }
+
+    /// How far rows are apart usually, in ms: the median, gaps among them.
+    pub fn usual_distance(&self) -> i64 {
+        let mut distances: Vec<i64> =
+            self.rows.windows(2).map(|rows| rows[1].time - rows[0].time).collect();
+        let middle = distances.len() / 2;
+        match distances.is_empty() {
+            true => 0,
+            false => *distances.select_nth_unstable(middle).1,
+        }
     }
 
     /// The gaps: the times of the rows around each.

@@ -6,6 +6,7 @@
 mod agreement;
 mod candidate;
 mod ceiling;
+mod constant;
 mod edges;
 mod feedback;
 mod figures;
@@ -42,7 +43,7 @@ pub use recording::{Recording, Slot, TimeAxis};
 pub use reproduce::{Reproduction, reproduce};
 pub use reversal::Reversals;
 pub use run::{MAX_TICKS, Options, Run, Span, check_ticks, run, run_observed, simulate};
-pub use saturation::{LowConfidence, low_confidence, minutes};
+pub use saturation::{LowConfidence, coarse, low_confidence, minutes};
 pub use search::{Keep, Limits, Recommendation, Trial, search};
 pub use source::Source;
 pub use starting::while_starting;

@@ -1,8 +1,10 @@
 //! Where a recorded load can't be trusted: gaps, and load that was cut off because the pods could not carry more.
 
 use super::ceiling::at_ceiling;
+use super::constant::{Constant, constant};
 use super::edges::Rows;
 use super::load::Load;
+use super::run::Options;
 use crate::time::UnixMillis;
 use serde::Serialize;
 use std::collections::VecDeque;
@@ -63,29 +65,58 @@ pub fn minutes<'a>(parts: impl IntoIterator<Item = &'a LowConfidence>) -> f64 {
 }
 
 /// The parts of a load that say less than the others, in their order.
-///
-/// Load that was cut off stays at a high level with nothing above it, while it does not below: users ask for more than
-/// the pods can carry, and what is measured is what they carry. A load that has steps at low levels, too, has them by
-/// nature.
 pub fn low_confidence(load: &Load) -> Vec<LowConfidence> {
+    let mut parts = [unknown(load), cut_off(load), unchanged(load)].concat();
+    parts.sort_by(|a, b| a.from.total_cmp(&b.from));
+    parts
+}
+
+/// The gaps of a load, and where rows are missing.
+pub(super) fn unknown(load: &Load) -> Vec<LowConfidence> {
     let points: Vec<(UnixMillis, f64)> = load.points().collect();
-    let mut parts: Vec<LowConfidence> = load
-        .gaps()
-        .map(|(from, to)| LowConfidence::new(from, to, "there is no load in the history"))
-        .collect();
-    parts.extend(holes(load, &points).map(|(from, to)| {
+    let gaps = load.gaps();
+    let gaps =
+        gaps.map(|(from, to)| LowConfidence::new(from, to, "there is no load in the history"));
+    let holes = holes(load, &points).map(|(from, to)| {
         let reason = "there is no row for longer than usual: the load is taken to be linear here";
         LowConfidence::new(from, to, reason)
-    }));
-    parts.extend(cut_off(&points).into_iter().map(|part| {
+    });
+    gaps.chain(holes).collect()
+}
+
+/// Where a load was cut off: it stays at a high level with nothing above it, while it does not below. Users ask for more than
+/// the pods can carry, and what is measured is what they carry. A load that has steps at low levels, too, has them by nature.
+pub(super) fn cut_off(load: &Load) -> Vec<LowConfidence> {
+    let points: Vec<(UnixMillis, f64)> = load.points().collect();
+    let low = |part: Flat| {
         let reason = format!(
             "the load stays at {:.6} while it varies elsewhere: more may have been asked for than the pods could carry",
             part.level
         );
         LowConfidence::new(points[part.first].0, points[part.last].0, &reason)
-    }));
-    parts.sort_by(|a, b| a.from.total_cmp(&b.from));
-    parts
+    };
+    flat_or_at_ceiling(&points).into_iter().map(low).collect()
+}
+
+/// Where a load is constant, as it is not on other days.
+pub(super) fn unchanged(load: &Load) -> Vec<LowConfidence> {
+    let low = |Constant { from, to, value }: Constant| {
+        let reason = format!(
+            "the load is {value} all the time, as at this time of no other day: does its query still find the series?"
+        );
+        LowConfidence::new(from, to, &reason)
+    };
+    constant(load).into_iter().map(low).collect()
+}
+
+/// How far the rows of a load are apart, where that is usually further than the window of the metric and than the start of a pod, in words.
+pub fn coarse(load: &Load, options: &Options) -> Option<String> {
+    let distance = load.usual_distance();
+    let seen = options.window.max(options.pod_start).as_millis();
+    let minutes = (distance as f64 / 6_000.0).round() / 10.0;
+    (distance as u128 > seen).then(|| {
+        format!("the rows of the load are {minutes} min apart: peaks between them are not seen")
+    })
 }
 
 /// The times of rows that are much further apart than usual, with no gap between them.
@@ -94,13 +125,7 @@ fn holes<'a>(
     points: &'a [(UnixMillis, f64)],
 ) -> impl Iterator<Item = (UnixMillis, UnixMillis)> + 'a {
     let pairs = points.windows(2).map(|pair| (pair[0].0, pair[1].0));
-    let mut distances: Vec<i64> = pairs.clone().map(|(from, to)| to - from).collect();
-    let middle = distances.len() / 2;
-    let usual = match distances.is_empty() {
-        true => 0,
-        false => *distances.select_nth_unstable(middle).1,
-    };
-    let longest = usual.saturating_mul(HOLE).max(LEAST_MS);
+    let longest = load.usual_distance().saturating_mul(HOLE).max(LEAST_MS);
     let mut gaps = load.gaps().peekable();
     pairs.filter(move |pair| gaps.next_if_eq(pair).is_none() && pair.1 - pair.0 > longest)
 }
@@ -120,7 +145,7 @@ impl Flat {
 }
 
 /// The parts that are flat to the eye, and those at a ceiling that only all of the load shows.
-fn cut_off(points: &[(UnixMillis, f64)]) -> Vec<Flat> {
+fn flat_or_at_ceiling(points: &[(UnixMillis, f64)]) -> Vec<Flat> {
     let values: Vec<f64> = points.iter().map(|(_, value)| *value).collect();
     let at_ceiling = at_ceiling(&values).into_iter();
     let at_ceiling =

@@ -4,7 +4,7 @@ use super::candidate::Candidate;
 use super::load::Load;
 use super::recorded::Recorded;
 use super::run::{Options, Run, Span, run, simulate};
-use super::saturation::{LowConfidence, low_confidence, minutes};
+use super::saturation::{LowConfidence, coarse, cut_off, minutes, unchanged, unknown};
 use super::source::{Following, Scraped, Source};
 use crate::time::UnixMillis;
 
@@ -56,22 +56,46 @@ impl Trace {
         known
     }
 
-    /// In how many minutes a metric can't be trusted.
-    pub fn doubtful_minutes(&self) -> f64 {
-        let [first, last] = [self.first(), self.last()].map(|time| time as f64 / 1000.0);
-        let mut parts: Vec<LowConfidence> = self.loads().iter().flat_map(low_confidence).collect();
+    /// Where a metric is unknown.
+    pub fn unknown(&self) -> Vec<LowConfidence> {
+        self.loads().iter().flat_map(unknown).collect()
+    }
+
+    /// Where a metric was cut off.
+    pub fn cut_off(&self) -> Vec<LowConfidence> {
+        let mut parts: Vec<LowConfidence> = self.loads().iter().flat_map(cut_off).collect();
         if let Self::Recorded(recorded) = self {
             parts.extend(recorded.cut_off.iter().cloned());
         }
+        parts
+    }
+
+    /// Where a metric is constant, as it is not on other days: of a part of the load it may be so by nature.
+    pub fn unchanged(&self) -> Vec<LowConfidence> {
+        self.loads().iter().flat_map(unchanged).collect()
+    }
+
+    /// In how many minutes a metric can't be trusted.
+    pub fn doubtful_minutes(&self) -> f64 {
+        self.minutes(&[self.unknown(), self.cut_off(), self.unchanged()].concat())
+    }
+
+    /// How many minutes of it these parts are.
+    pub fn minutes(&self, parts: &[LowConfidence]) -> f64 {
+        let [first, last] = [self.first(), self.last()].map(|time| time as f64 / 1000.0);
+        let mut parts = parts.to_vec();
         for part in &mut parts {
             (part.from, part.to) = (part.from.max(first), part.to.min(last));
         }
         minutes(&parts)
     }
 
-    /// The share of the time in which that is so.
-    pub fn doubtful_share(&self) -> f64 {
-        self.doubtful_minutes() * 60_000.0 / ((self.last() - self.first()) as f64).max(1.0)
+    /// As [`coarse`]. Values of Prometheus have a point for each decision.
+    pub fn coarse(&self, options: &Options) -> Option<String> {
+        match self {
+            Self::File(load) => coarse(load, options),
+            Self::Recorded(_) => None,
+        }
     }
 
     /// The part from a time to another one, both included.

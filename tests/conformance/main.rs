@@ -4,6 +4,7 @@
 //! (`tests/data/FORMAT.md`). `PLIMSOLL_CORPUS` names other files, separated by
 //! `:`, each `.jsonl` or `.jsonl.gz`.
 
+mod backtested;
 mod loops;
 mod recommended;
 mod replay;

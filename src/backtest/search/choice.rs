@@ -20,8 +20,8 @@ pub struct Choice {
     weeks: Weeks,
     /// The replica-hours that are allowed on the part that is tuned on, and on the rest.
     budget: Budget,
-    /// So much of the load can't be trusted, or so little is known, that nothing becomes cheaper by it.
-    pub is_doubtful: bool,
+    /// Why nothing becomes cheaper by this load.
+    pub doubt: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -43,7 +43,13 @@ impl Choice {
     /// The replica-hours that are allowed are those of a plain target within the budget, with the defaults of all else that is
     /// tried. Where the present maximum or rules of scale-up may hold pods back, it is what the load needs with as much on
     /// top, if that is more.
-    pub fn new(present: Trial, references: &[Trial], limits: Limits, weeks: Weeks) -> Self {
+    pub fn new(
+        present: Trial,
+        references: &[Trial],
+        limits: Limits,
+        weeks: Weeks,
+        doubts: &[String],
+    ) -> Self {
         let is_held = present.is_capped() || is_paced(&present.spec);
         let most = limits.most_headroom();
         let budget = |of: fn(&Trial) -> &Figures| {
@@ -56,7 +62,8 @@ impl Choice {
             costs.fold(of(&present).replica_hours.max(of_need), f64::max)
         };
         let budget = Budget { tuned: budget(|trial| &trial.tuned), later: budget(Trial::shown) };
-        Self { present, limits, weeks, budget, is_doubtful: false }
+        let doubt = (!doubts.is_empty()).then(|| doubts.join(", and "));
+        Self { present, limits, weeks, budget, doubt }
     }
 
     /// Whether a trial is within the budget.
@@ -87,7 +94,8 @@ impl Choice {
             .map(|(index, _)| index)
     }
 
-    /// Recommends the best one, if it is no worse on the rest.
+    /// Recommends the best one, if it is no worse on the rest; where it only costs too much there, the best plain headroom
+    /// that does not and is better than the present spec there, too.
     pub fn recommend(
         self,
         mut trials: Vec<Trial>,
@@ -103,7 +111,10 @@ impl Choice {
                 continue;
             }
             let more = trial.tuned.replica_hours - chosen_cost;
-            trial.ruled_out = Some(if !self.is_better(trial) {
+            trial.ruled_out = Some(if self.only_saves(trial) {
+                "no fewer pods are short, and it is cheaper: --max-under-minutes asks for that"
+                    .to_owned()
+            } else if !self.is_better(trial) {
                 "no better than the present spec".to_owned()
             } else if !is_near(trial, least) {
                 format!("short of more pods: {:.0} pod-minutes", short(trial))
@@ -115,10 +126,12 @@ impl Choice {
         }
         let mut present = self.present.clone();
         present.ruled_out = self.limit(&present);
-        let kept = |present: Trial, reason: String, others: Vec<Trial>| Recommendation {
+        let doubt = self.doubt.clone();
+        let found = |present, recommended, reason, others| Recommendation {
             present,
-            recommended: None,
+            recommended,
             reason,
+            doubt,
             others,
             split,
             most_needed,
@@ -138,9 +151,27 @@ impl Choice {
                     present.tuned.replica_hours
                 );
             }
-            return kept(present, reason, trials);
+            if trials.iter().any(|trial| self.limit(trial).is_none() && self.only_saves(trial)) {
+                reason += &format!(
+                    "; it has {} of headroom: --max-under-minutes 30 looks for what costs less",
+                    present.percent_of_headroom()
+                );
+            }
+            return found(present, None, reason, trials);
         };
         let mut chosen = trials.remove(best);
+        if let Some(over) = self.over_budget_later(&chosen) {
+            let reason = format!("{} {over}", chosen.label);
+            chosen.ruled_out = Some(format!("it {over}"));
+            trials.insert(0, chosen);
+            let Some(plain) = self.plain_within_budget(&trials) else {
+                return found(present, None, reason, trials);
+            };
+            let mut plain = trials.remove(plain);
+            plain.ruled_out = None;
+            let reason = reason + "; plain headroom does not, and is better on both parts";
+            return found(present, Some(plain), reason, trials);
+        }
         if let Some(why) = self.worse_later(&chosen) {
             let reason = format!(
                 "what is better where it was tuned on ({}) is worse on the rest: {why}",
@@ -148,7 +179,7 @@ impl Choice {
             );
             chosen.ruled_out = Some(format!("worse on the rest: {why}"));
             trials.insert(0, chosen);
-            return kept(present, reason, trials);
+            return found(present, None, reason, trials);
         }
         let reason = match self.gains(present.shown(), chosen.shown(), self.weeks.later) {
             true => "it is better where it was tuned on, and on the rest".to_owned(),
@@ -161,8 +192,32 @@ impl Choice {
                     .to_owned(),
             },
         };
-        let recommended = Some(chosen);
-        Recommendation { present, recommended, reason, others: trials, split, most_needed }
+        found(present, Some(chosen), reason, trials)
+    }
+
+    /// The best plain headroom of those that are within the limits and better than the present spec on both parts.
+    fn plain_within_budget(&self, trials: &[Trial]) -> Option<usize> {
+        let is_good = |trial: &&Trial| {
+            trial.is_plain
+                && trial.later.is_some()
+                && self.over_budget_later(trial).is_none()
+                && self.worse_later(trial).is_none()
+                && self.gains(self.present.shown(), trial.shown(), self.weeks.later)
+        };
+        let good: Vec<Trial> = trials.iter().filter(is_good).cloned().collect();
+        let best = self.best(&good)?;
+        trials.iter().position(|trial| trial.label == good[best].label)
+    }
+
+    /// How far a trial is over the budget on the rest, if it is.
+    fn over_budget_later(&self, trial: &Trial) -> Option<String> {
+        let (cost, budget) = (trial.shown().replica_hours, self.budget.later);
+        (cost > budget * SAME).then(|| {
+            format!(
+                "would cost {:.1} % more than the budget on the rest ({cost:.1} replica-hours instead of {budget:.1})",
+                (cost / budget - 1.0) * 100.0
+            )
+        })
     }
 
     /// The cheapest of those that only the budget rules out.
@@ -178,10 +233,6 @@ impl Choice {
     /// In what a trial is worse than the present spec on the rest, if it is.
     fn worse_later(&self, trial: &Trial) -> Option<String> {
         let (before, after) = (self.present.shown(), trial.shown());
-        if after.replica_hours > self.budget.later * SAME {
-            let (cost, budget) = (after.replica_hours, self.budget.later);
-            return Some(format!("{cost:.1} replica-hours, where the budget is {budget:.1}"));
-        }
         if let Some(why) = self.too_cheap(before, after) {
             return Some(why);
         }
@@ -220,24 +271,36 @@ impl Choice {
         self.gains(&self.present.tuned, &trial.tuned, self.weeks.tuned)
     }
 
-    /// Whether fewer pods are short, or as many are at less cost. Where a limit says how long they may be, it is
-    /// whether that is kept, at less cost if it was kept before.
+    /// Whether a trial only costs less, at no more pods short, where that is not asked for.
+    fn only_saves(&self, trial: &Trial) -> bool {
+        let (present, tuned) = (&self.present.tuned, &trial.tuned);
+        self.limits.under_minutes.is_none()
+            && !self.is_better(trial)
+            && tuned.under_pod_minutes <= present.under_pod_minutes
+            && self.is_cheaper(present, tuned)
+    }
+
+    fn is_cheaper(&self, present: &Figures, other: &Figures) -> bool {
+        self.doubt.is_none() && other.replica_hours < present.replica_hours * 0.99
+    }
+
+    /// Whether fewer pods are short. Where a limit says how long they may be, it is whether that is kept, at less cost if it
+    /// was kept before.
     fn gains(&self, present: &Figures, other: &Figures, weeks: f64) -> bool {
-        let is_cheaper = !self.is_doubtful && other.replica_hours < present.replica_hours * 0.99;
         if let Some(most) = self.limits.under_minutes {
             let keeps = |figures: &Figures| minutes_a_week(figures, weeks) <= most;
-            return keeps(other) && (is_cheaper || !keeps(present));
+            return keeps(other) && (self.is_cheaper(present, other) || !keeps(present));
         }
-        let (before, after) = (present.under_pod_minutes, other.under_pod_minutes);
-        after < before * (1.0 - GAIN) - 1.0 || (after <= before && is_cheaper)
+        other.under_pod_minutes < present.under_pod_minutes * (1.0 - GAIN) - 1.0
     }
 
     /// Why a trial is cheaper than the load gives reason for, if it is.
     fn too_cheap(&self, present: &Figures, other: &Figures) -> Option<String> {
         let [before, after] = [present.replica_hours, other.replica_hours];
-        (self.is_doubtful && after * SAME < before).then(|| {
-            format!("{after:.1} replica-hours instead of {before:.1}: nothing becomes cheaper by so short a load, or one that can't be trusted")
-        })
+        let doubt = self.doubt.as_ref().filter(|_| after * SAME < before)?;
+        Some(format!(
+            "{after:.1} replica-hours instead of {before:.1}: nothing becomes cheaper, as {doubt}"
+        ))
     }
 
     /// The limit that rules a trial out, if one does.
@@ -290,4 +353,77 @@ fn is_near(trial: &Trial, least: f64) -> bool {
 /// In how many minutes of a week pods are short.
 fn minutes_a_week(figures: &Figures, weeks: f64) -> f64 {
     figures.under_minutes / weeks.max(f64::MIN_POSITIVE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::trial::Keep;
+    use super::*;
+    use serde_json::json;
+
+    /// A trial by its replica-hours and pod-minutes short, where it was tuned on and on the rest.
+    fn trial(label: &str, nominal: f64, tuned: [f64; 2], later: [f64; 2]) -> Trial {
+        let figures = |[replica_hours, under_pod_minutes]: [f64; 2]| Figures {
+            name: "web".to_owned(),
+            replica_hours,
+            needed_replica_hours: 900.0,
+            under_minutes: under_pod_minutes,
+            under_pod_minutes,
+            worst_under: None,
+            over_pod_minutes: 0.0,
+            scale_events: 40,
+            reversals: 2,
+            minutes_at_min: 0.0,
+            minutes_at_max: 0.0,
+        };
+        Trial {
+            label: label.to_owned(),
+            spec: json!({}),
+            headroom: nominal,
+            nominal,
+            is_plain: nominal > 0.0 && !label.contains(','),
+            tuned: figures(tuned),
+            later: Some(figures(later)),
+            ruled_out: None,
+        }
+    }
+
+    #[test]
+    fn where_the_best_costs_too_much_on_the_rest_plain_headroom_that_does_not_is_recommended() {
+        let limits = Limits {
+            budget: None,
+            under_minutes: None,
+            headroom: 0.0,
+            keep: Keep::default(),
+            doubt: None,
+        };
+        let present = || trial("present", 0.0, [1_000.0, 3_000.0], [500.0, 1_300.0]);
+        let plain = |later: [f64; 2]| {
+            vec![
+                trial("5 % of headroom", 5.0, [1_050.0, 900.0], [520.0, 400.0]),
+                trial("8 % of headroom", 8.0, [1_080.0, 500.0], later),
+            ]
+        };
+        let recommended = |later: [f64; 2], best: [f64; 2]| {
+            let weeks = Weeks { tuned: 2.0, later: 1.0 };
+            let mut trials = plain(later);
+            let choice = Choice::new(present(), &trials, limits, weeks, &[]);
+            trials.push(trial("5 % of headroom, window 600 s", 5.0, [1_060.0, 9.0], best));
+            choice.recommend(trials, 0, 20)
+        };
+        let found = recommended([540.0, 200.0], [544.0, 1.0]);
+        assert_eq!(found.recommended.as_ref().map(|one| &*one.label), Some("8 % of headroom"));
+        let expected = "5 % of headroom, window 600 s would cost 0.7 % more than the budget on the rest (544.0 replica-hours instead of 540.0)";
+        assert!(found.reason.starts_with(expected), "{}", found.reason);
+        let best = found.others.iter().find(|one| one.label.contains("window")).expect("the best");
+        assert!(best.ruled_out.as_ref().is_some_and(|why| why.contains("0.7 % more")));
+        // No other one is looked for where the best is worse there, or headroom is not better.
+        for (later, best) in [([540.0, 200.0], [530.0, 2_000.0]), ([540.0, 1_300.0], [544.0, 1.0])]
+        {
+            let found = recommended(later, best);
+            let chosen = found.recommended.as_ref().map(|one| &*one.label);
+            assert!(chosen.is_none_or(|label| label == "5 % of headroom"), "{chosen:?}");
+            assert_eq!(chosen.is_none(), best[1] > 1.0, "{}", found.reason);
+        }
+    }
 }

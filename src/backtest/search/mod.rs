@@ -1,8 +1,11 @@
 //! Looks for a better spec of an autoscaler on recorded load: it is chosen on the first part, and shown on the rest.
 
 mod choice;
+mod doubt;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod tests_of_doubt;
 mod trial;
 mod variant;
 
@@ -18,12 +21,6 @@ pub use trial::{Keep, Limits, Recommendation, Trial};
 
 /// The part of the load that is tuned on.
 const TUNED_SHARE: f64 = 2.0 / 3.0;
-/// Where more than this share of the load, or of one of its parts, can't be trusted, nothing becomes smaller by it.
-const DOUBTFUL: f64 = 0.05;
-/// Nor where less than this is known, in ms: an hour of the night says nothing of the day.
-const LEAST_KNOWN_MS: i64 = 2 * 86_400_000;
-/// The least replicas are changed where each day of a week is known, in ms.
-const WEEK_MS: i64 = 7 * 86_400_000;
 
 /// Looks for a spec that is better than the present one. `spec` has the fields of the candidate.
 ///
@@ -101,13 +98,9 @@ pub fn search(
         true => trials.clone(),
         false => try_plain(variant::targets(present, &by_default, &limits)?),
     };
-    let mut choice = Choice::new(now.clone(), &references, limits, weeks);
-    choice.is_doubtful = trace.known_ms() < LEAST_KNOWN_MS;
-    // What is cut off in the rest would only seem to confirm what is cheaper.
-    for part in [&tuned, &later, trace] {
-        present.stop.check()?;
-        choice.is_doubtful |= part.doubtful_share() > DOUBTFUL;
-    }
+    let mut doubts = doubt::doubts(present, trace, [&tuned, &later], options)?;
+    doubts.extend(limits.doubt.map(str::to_owned));
+    let choice = Choice::new(now.clone(), &references, limits, weeks, &doubts);
     // Those that cost far too much by their target are not tried with more.
     let affordable = plain.into_iter().filter(|plain| {
         trials.iter().any(|trial| trial.label == plain.label && choice.is_nearly_affordable(trial))
@@ -125,7 +118,7 @@ pub fn search(
         let is_kept = match further {
             Further::Maximum => limits.keep.max,
             Further::ScaleUp => limits.keep.scale_up,
-            Further::Minimum => limits.keep.min || choice.is_doubtful || length < WEEK_MS,
+            Further::Minimum => limits.keep.min || choice.doubt.is_some(),
         };
         if is_kept {
             continue;

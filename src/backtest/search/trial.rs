@@ -17,6 +17,8 @@ pub struct Limits {
     pub headroom: f64,
     /// What is not changed.
     pub keep: Keep,
+    /// Why nothing becomes cheaper, besides what the load itself gives reason for.
+    pub doubt: Option<&'static str>,
 }
 
 /// The budget where nothing says what it may cost, in percent of headroom.
@@ -82,6 +84,8 @@ pub struct Recommendation {
     pub recommended: Option<Trial>,
     /// Why.
     pub reason: String,
+    /// Why nothing becomes cheaper by this load; none if something may.
+    pub doubt: Option<String>,
     /// All others that were tried.
     pub others: Vec<Trial>,
     /// The end of the part that was tuned on; in JSON in Unix seconds, as all times are.
@@ -95,7 +99,28 @@ fn seconds<S: Serializer>(time: &UnixMillis, serializer: S) -> Result<S::Ok, S::
     serializer.serialize_f64(*time as f64 / 1000.0)
 }
 
+/// A number of percent: `12 %`, `42.9 %`.
+pub(super) fn percent(number: f64) -> String {
+    match (number - number.round()).abs() < 0.05 {
+        true => format!("{:.0} %", number.round() + 0.0),
+        false => format!("{number:.1} %"),
+    }
+}
+
 impl Recommendation {
+    /// What is recommended, in words, with the present headroom where it changes; none to keep what there is.
+    pub fn label(&self) -> Option<String> {
+        const HEADROOM: &str = " of headroom";
+        let label = &self.recommended.as_ref()?.label;
+        let before = self.present.percent_of_headroom();
+        Some(match label.split_once(HEADROOM) {
+            Some((now, rest)) if now != before => {
+                format!("{now}{HEADROOM} instead of {before}{rest}")
+            }
+            _ => label.clone(),
+        })
+    }
+
     /// Recommends nothing, for a reason.
     pub fn withhold(&mut self, reason: &str) {
         if let Some(mut chosen) = self.recommended.take() {
@@ -107,6 +132,11 @@ impl Recommendation {
 }
 
 impl Trial {
+    /// Its headroom: `12 %`, `42.9 %`.
+    pub fn percent_of_headroom(&self) -> String {
+        percent(self.headroom)
+    }
+
     /// Pods are short while the maximum is reached.
     pub fn is_capped(&self) -> bool {
         self.tuned.minutes_at_max > 0.0 && self.tuned.under_minutes > 0.0

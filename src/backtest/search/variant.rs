@@ -3,7 +3,7 @@
 use super::super::candidate::{Candidate, Measure};
 use super::super::load::Load;
 use super::super::trace::Trace;
-use super::trial::{Limits, Trial};
+use super::trial::{Limits, Trial, percent};
 use crate::hpa::ControllerConfig;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -27,7 +27,7 @@ const PEAK_SHARE: f64 = 0.999;
 /// How much more than the peak a maximum is that is tried.
 const MOST_SHARE: f64 = 1.25;
 /// A week, in ms.
-const WEEK_MS: i64 = 7 * 86_400_000;
+pub const WEEK_MS: i64 = 7 * 86_400_000;
 /// The digits of a target.
 const DIGITS: i32 = 4;
 /// A minimum is not lowered below this: one pod that fails would be all of them.
@@ -77,10 +77,7 @@ pub fn targets(present: &Candidate, spec: &Value, limits: &Limits) -> Result<Vec
     for nominal in headroom {
         let spec = with_headroom(present, spec, nominal)?;
         let headroom = present.with_spec(spec.clone())?.headroom();
-        let label = match (headroom - headroom.round()).abs() < 0.05 {
-            true => format!("{:.0} % of headroom", headroom.abs()),
-            false => format!("{headroom:.1} % of headroom"),
-        };
+        let label = format!("{} of headroom", percent(headroom));
         variants.push(Variant { label, spec, is_plain: true, nominal });
     }
     Ok(variants)
@@ -186,15 +183,15 @@ fn is_disabled(spec: &Value, direction: &str) -> bool {
 /// The fields of a direction of `behavior` that say how fast it goes.
 const PACE: [&str; 3] = ["policies", "selectPolicy", "stabilizationWindowSeconds"];
 
-/// Whether rules of scale-up hold it back, or may. A tolerance does not.
+/// Whether rules of scale-up hold it back, or may. A tolerance does not; one that never scales up does so for a reason.
 pub fn is_paced(spec: &Value) -> bool {
     let rules = &spec["behavior"]["scaleUp"];
-    PACE.iter().any(|field| !rules[field].is_null())
+    !is_disabled(spec, "scaleUp") && PACE.iter().any(|field| !rules[field].is_null())
 }
 
-/// Scale-up at the pace that it has by default, if the spec has another one. One that never scales up does so for a reason.
+/// Scale-up at the pace that it has by default, if the spec has another one.
 pub fn scale_up(base: &Variant) -> Option<Variant> {
-    if !is_paced(&base.spec) || is_disabled(&base.spec, "scaleUp") {
+    if !is_paced(&base.spec) {
         return None;
     }
     Some(base.and("scale-up as by default", |spec| {

@@ -158,7 +158,7 @@ fn reproduced(tried: &Tried) -> String {
 fn low_confidence(tried: &Tried) -> String {
     let parts = &tried.low_confidence;
     if parts.is_empty() {
-        return "<p>None: the load is known all the time, and is cut off nowhere.</p>".to_owned();
+        return "<p>None found. A ceiling that noise hides, or that the load reaches for a few rows only, is not seen.</p>".to_owned();
     }
     let mut texts: Vec<String> = parts.iter().take(MAX_PARTS).map(text::part).collect();
     if parts.len() > MAX_PARTS {

@@ -164,6 +164,7 @@ fn on_file(
         runs,
         begin: load.first(),
         low_confidence: report::low_confidence([&load]),
+        coarse: backtest::coarse(&load, &options),
         judged: None,
         recorded: None,
         was,

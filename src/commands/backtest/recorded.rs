@@ -266,6 +266,7 @@ pub async fn run(
         runs,
         begin,
         low_confidence,
+        coarse: None,
         judged: None,
         recorded,
         was,

@@ -25,6 +25,8 @@ pub struct Tried {
     pub begin: UnixMillis,
     /// Where it can't be trusted.
     pub low_confidence: Vec<LowConfidence>,
+    /// That rows are too far apart to see each peak, in words, where they are.
+    pub coarse: Option<String>,
     /// By what one pod carries it is judged, in words; none of a queue, which has a rate.
     pub judged: Option<String>,
     /// What Prometheus says besides; none for a file of load.
@@ -137,7 +139,8 @@ impl Tried {
             let line = |doubt| format!("Low trust: {}: {doubt}.", candidate.name);
             candidate.doubts.iter().map(line).map(|line| plain(&line).into_owned()).collect()
         };
-        self.candidates.iter().flat_map::<Vec<String>, _>(of_one).collect()
+        let coarse = self.coarse.iter().map(|coarse| format!("Low trust: {coarse}."));
+        coarse.chain(self.candidates.iter().flat_map::<Vec<String>, _>(of_one)).collect()
     }
 
     /// The replicas that there were in each slot of the charts: the last ones. None before the first that are known.

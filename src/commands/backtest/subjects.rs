@@ -179,6 +179,9 @@ fn subject(
     if !namespace.is_empty() {
         converted["metadata"]["namespace"] = namespace.into();
     }
+    if name.is_empty() {
+        return Err("metadata.name: a name was expected".to_owned());
+    }
     let candidate = Candidate::new(name, namespace, converted["spec"].clone());
     let of_it = |error: String| format!("{}: {error}", name.escape_debug());
     let candidate = candidate.map_err(of_it)?;

@@ -44,6 +44,7 @@ fn tried(candidates: Vec<Candidate>, bounds: Bounds) -> Tried {
         runs: Vec::new(),
         begin: load.first(),
         low_confidence,
+        coarse: None,
         judged: Some("Judged by <one> pod.".to_owned()),
         recorded: None,
         was: Vec::new(),

@@ -447,3 +447,50 @@ async fn an_idle_object_is_tried_on_the_load_of_its_trigger() {
     let error = ran(&[&both.to_string()], OF_FILE).await.expect_err("two loads");
     assert!(error.contains("2 metrics: one was expected"), "{error}");
 }
+
+/// A load in rows that are so many seconds apart.
+fn rows(distance: i64) -> String {
+    let row = |row: i64| format!("{},{}\n", row * distance, 20 + row * 7 % 13);
+    (0..20).map(row).fold("time,value\n".to_owned(), |text, row| text + &row)
+}
+
+#[tokio::test]
+async fn rows_that_are_further_apart_than_pods_take_to_start_are_told() {
+    let file = plain_autoscaler("10");
+    for format in ["text", "json", "html"] {
+        let of = ["--load", "load.csv", "-o", format];
+        let text = ran_on(&rows(3_600), &[&file], &of).await.expect("a report");
+        assert!(
+            text.contains("rows of the load are 60 min apart: peaks between them are not seen"),
+            "{text}"
+        );
+        let text = ran_on(&rows(60), &[&file], &of).await.expect("a report");
+        assert!(!text.contains("peaks between them"), "{text}");
+    }
+    let of = ["--load", "load.csv", "--window", "1h"];
+    let text = ran_on(&rows(3_600), &[&file], &of).await.expect("a report");
+    assert!(!text.contains("peaks between them"), "{text}");
+}
+
+#[tokio::test]
+async fn an_object_without_a_name_is_refused() {
+    let file = plain_autoscaler("10").replace(r#""name":"web","namespace""#, r#""namespace""#);
+    let error = ran(&[&file], OF_FILE).await.expect_err("it has no name");
+    assert!(error.contains("metadata.name: a name was expected"), "{error}");
+}
+
+#[test]
+fn a_compressed_file_that_is_cut_off_is_told() {
+    use std::io::Write as _;
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("load.csv.gz");
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    gzip.write_all(rows(60).as_bytes()).expect("in memory");
+    let whole = gzip.finish().expect("in memory");
+    let padded = [&*whole, &[0; 512]].concat();
+    for bytes in [&whole[..whole.len() - 12], &padded] {
+        std::fs::write(&path, bytes).expect("a file");
+        let error = load(&path).expect_err("it is not whole");
+        assert!(error.contains("cut off, or has something after its end"), "{error}");
+    }
+}

@@ -48,6 +48,9 @@ pub fn warnings(found: &Recommendation, spec: &Value, trace: &Trace) -> Vec<Stri
             (1.0 / (1.0 + present.headroom / 100.0) - 1.0) * 100.0
         ));
     }
+    if spec["behavior"]["scaleUp"]["selectPolicy"] == "Disabled" {
+        warnings.push("it never scales up: behavior.scaleUp.selectPolicy is Disabled".to_owned());
+    }
     if figures.scale_events > 0 && figures.reversals * 4 > figures.scale_events {
         warnings.push(format!(
             "it flaps: {} of {} changes are against the one before, within 10 minutes",
@@ -61,13 +64,21 @@ pub fn warnings(found: &Recommendation, spec: &Value, trace: &Trace) -> Vec<Stri
             "minReplicas becomes {lower} instead of {least}: the load says nothing of nodes, zones and disruption budgets that need more (--keep min)"
         ));
     }
-    if minutes < 2.0 * 1_440.0 {
-        let hours = counted((minutes / 60.0).round() as i64, "hour");
-        warnings.push(format!("tuned on {hours}: a day is no week"));
+    if let Some(chosen) =
+        found.recommended.as_ref().filter(|one| one.headroom < present.headroom - 0.1)
+    {
+        warnings.push(format!(
+            "its headroom becomes {} instead of {}",
+            chosen.percent_of_headroom(),
+            present.percent_of_headroom()
+        ));
+    }
+    if let Some(doubt) = &found.doubt {
+        warnings.push(format!("nothing becomes cheaper, as {doubt}"));
     }
     if doubtful {
         warnings.push(format!(
-            "{} of the load can't be trusted: gaps, or more was asked for than pods could carry (plimsoll backtest lists them)",
+            "{} of the load can't be trusted: gaps, the same value for hours, or more was asked for than pods could carry (plimsoll backtest lists them)",
             counted(untrusted.round() as i64, "minute")
         ));
     }
@@ -120,6 +131,7 @@ mod tests {
             present: trial(spec.clone()),
             recommended: None,
             reason: String::new(),
+            doubt: None,
             others: Vec::new(),
             split: 3 * DAY_MS,
             most_needed: 8,
@@ -142,7 +154,10 @@ mod tests {
     #[test]
     fn probable_mistakes_of_a_spec_are_told() {
         type Change = fn(&mut Recommendation);
-        let cases: [(Value, Change, &str); 9] = [
+        let mut still = spec(1, 20);
+        still["behavior"] = json!({"scaleUp": {"selectPolicy": "Disabled"}});
+        let cases: [(Value, Change, &str); 11] = [
+            (still, |_| {}, "it never scales up: behavior.scaleUp.selectPolicy is Disabled"),
             (spec(5, 5), |_| {}, "minReplicas is maxReplicas (5): nothing is scaled"),
             (
                 spec(1, 10),
@@ -179,6 +194,14 @@ mod tests {
                 "it flaps: 11 of 40 changes are against the one before",
             ),
             (
+                spec(1, 20),
+                |found| {
+                    let lower = Trial { headroom: 4.96, ..trial(spec(1, 20)) };
+                    found.recommended = Some(lower);
+                },
+                "its headroom becomes 5 % instead of 10 %",
+            ),
+            (
                 spec(3, 20),
                 |found| found.recommended = Some(trial(spec(2, 20))),
                 "minReplicas becomes 2 instead of 3: the load says nothing of nodes",
@@ -193,9 +216,9 @@ mod tests {
     #[test]
     fn load_that_says_little_is_told() {
         let short = said_of(spec(1, 20), &load(0..0), |found| {
-            (found.split, found.present.tuned.minutes_at_min) = (DAY_MS, 0.0);
+            found.doubt = Some("less than a week of the load is known".to_owned());
         });
-        assert_eq!(short, ["tuned on 24 hours: a day is no week"]);
+        assert_eq!(short, ["nothing becomes cheaper, as less than a week of the load is known"]);
         // A gap of two hours is between rows that are ten minutes before and after it.
         let gap = load(100..111);
         let said = said_of(spec(1, 20), &gap, |_| {});

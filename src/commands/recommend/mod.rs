@@ -16,6 +16,9 @@ use found::Found;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
+/// What is said where nothing tells how near the simulation is.
+const NOT_COMPARED: &str = "a backtest of the present spec could not be compared with what was (--allow-low-trust does without)";
+
 /// Searches, and returns what is to be printed.
 ///
 /// # Errors
@@ -91,6 +94,9 @@ async fn searched(flags: &RecommendFlags) -> Result<String, String> {
                 if one.object.is_none() {
                     eprintln!("kept: {subject}: {}", one.recommendation.reason);
                 }
+                if one.reproduction.as_ref().is_some_and(|one| one.trust == Trust::Medium) {
+                    eprintln!("note: {subject}: trust: medium: single decisions are not what was");
+                }
                 let warnings = one.warnings.iter().map(|warning| plain(warning));
                 warnings.for_each(|warning| eprintln!("warning: {subject}: {warning}"));
             }
@@ -119,6 +125,7 @@ fn found_for(
     let mut present = subject.candidate.clone();
     let is_assumed = carries::set(&mut present, &subject.written, flags.recorded.pod_carries)?;
     let keeps = |field: KeptField| flags.keep.contains(&field);
+    let is_compared = reproduction.is_some() || matches!(trace, Trace::File(_));
     let limits = Limits {
         budget: flags.budget,
         under_minutes: flags.max_under_minutes,
@@ -130,6 +137,7 @@ fn found_for(
             scale_up: keeps(KeptField::ScaleUp),
             schedules: keeps(KeptField::Schedules),
         },
+        doubt: (!is_compared && !flags.allow_low_trust).then_some(NOT_COMPARED),
     };
     let mut recommendation = search(&present, spec, &trace, &options, limits)?;
     let trust = reproduction.as_ref().map(|one| one.trust);
@@ -142,6 +150,9 @@ fn found_for(
     }
     let mut warnings = lint::warnings(&recommendation, spec, &trace);
     warnings.extend(present.doubts.iter().cloned());
+    if !is_compared && flags.allow_low_trust {
+        warnings.push(NOT_COMPARED.to_owned());
+    }
     let carries = carries::of(&present);
     if is_assumed {
         warnings.push(format!(

@@ -1,4 +1,5 @@
 use super::*;
+use crate::backtest::{Load, Recorded};
 use crate::config::{Cli, Command};
 use clap::Parser;
 use std::fmt::Write as _;
@@ -92,4 +93,46 @@ async fn a_spec_of_an_idle_object_is_recommended_by_the_load_of_its_trigger() {
     assert!(bound.is_null() || bound["averageValue"] == "1", "{found}");
     let found = recommended_for(&object, &["--pod-carries", "12"]).await;
     assert_eq!(found["podCarries"], json!({"trigger-0": 12.0}), "{found}");
+}
+
+/// Of Prometheus, which says nothing of the replicas that there were.
+#[test]
+fn what_could_not_be_compared_with_what_was_makes_nothing_cheaper() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("web.yaml");
+    let hpa = json!({"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": "web", "namespace": "shop"},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+            "minReplicas": 2, "maxReplicas": 100, "metrics": [{"type": "Pods", "pods": {
+                "metric": {"name": "requests"}, "target": {"type": "AverageValue", "averageValue": "7"}}}]}});
+    std::fs::write(&file, hpa.to_string()).expect("a file");
+    let file = file.display().to_string();
+    let rows = (0..8 * 288).map(|row: i64| {
+        let wave = (row as f64 / 288.0 * std::f64::consts::TAU).sin();
+        (row * 300_000, 120.0 + 80.0 * wave + (row * 7_919 % 101) as f64 / 10.0, false)
+    });
+    let trace = Trace::Recorded(Recorded {
+        loads: vec![Load::of(rows)],
+        step: 300_000,
+        ..Recorded::default()
+    });
+    let found = |more: &[&str]| {
+        let line =
+            ["plimsoll", "recommend", "--prometheus-url", "http://127.0.0.1:1", "-f", &*file];
+        let line = line.into_iter().chain("--pod-carries 10 --period 5m --pod-start 5m".split(' '));
+        let line = line.chain(["--max-under-minutes", "300"]).chain(more.iter().copied());
+        let Command::Recommend(flags) = Cli::try_parse_from(line).expect("flags").command else {
+            panic!("it is a recommendation");
+        };
+        let subject = Subjects::read(&flags.files, &flags.recorded).expect("one").found.remove(0);
+        let options = flags.recorded.options(POD_START);
+        let read = Read { trace: trace.clone(), options, reproduction: None };
+        found_for(&flags, &subject, read, String::new()).expect("a result")
+    };
+    let says =
+        |found: &Found| found.warnings.iter().any(|one| one.contains("could not be compared"));
+    let kept = found(&[]);
+    assert!(kept.object.is_none() && says(&kept), "{:?}", kept.warnings);
+    let allowed = found(&["--allow-low-trust"]);
+    assert!(allowed.object.is_some() && says(&allowed), "{:?}", allowed.warnings);
 }

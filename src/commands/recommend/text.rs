@@ -23,11 +23,12 @@ pub fn of_one(subject: &Subject, one: &Found) -> String {
             let (before, after) = (present.shown(), chosen.shown());
             let short = change(before.under_pod_minutes, after.under_pod_minutes, "pod-minutes");
             let cost = change(before.replica_hours, after.replica_hours, "replica-hours");
-            let label = &chosen.label;
+            let label = found.label().unwrap_or_default();
             let _ = writeln!(
                 text,
                 "{name}: {label}: {short} short and {cost} on the part that was not tuned on"
             );
+            let _ = writeln!(text, "reason: {reason}");
         }
         None => {
             let _ = writeln!(text, "{name}: keep the present spec: {reason}");
@@ -39,6 +40,7 @@ pub fn of_one(subject: &Subject, one: &Found) -> String {
     let _ = writeln!(text, "\n{reproduced}{span}\n");
     let header = [
         "SPEC",
+        "HEADROOM",
         "REPLICA-HOURS",
         "POD-MIN SHORT",
         "CHANGES",
@@ -59,6 +61,7 @@ pub fn of_one(subject: &Subject, one: &Found) -> String {
         let [later_hours, later_short] = later;
         rows.push([
             format!("{mark}{}", trial.label),
+            trial.percent_of_headroom(),
             hours,
             short,
             trial.tuned.scale_events.to_string(),
@@ -134,10 +137,10 @@ pub fn of_many(mut found: Vec<(Subject, Found)>, failed: &[String]) -> String {
             let chosen = recommended.as_ref().map(|chosen| format!("{:.1}", of(chosen.shown())));
             chosen.unwrap_or_else(|| "-".to_owned())
         };
-        let label = recommended.as_ref().map_or("keep it", |chosen| &chosen.label);
+        let label = one.recommendation.label().unwrap_or_else(|| "keep it".to_owned());
         rows.push([
             subject.to_string(),
-            label.to_owned(),
+            label,
             format!("{:.1}", present.shown().under_pod_minutes),
             then(|figures| figures.under_pod_minutes),
             format!("{:.1}", present.shown().replica_hours),

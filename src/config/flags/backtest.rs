@@ -145,13 +145,13 @@ pub struct RecommendFlags {
     #[doc(hidden)]
     pub recorded: RecordedFlags,
 
-    /// What it may cost: as many replica-hours as a target with this much headroom, in percent. Without it 8, or what
+    /// What it may cost at most: as many replica-hours as a target with this much headroom, in percent. Without it 8, or what
     /// --min-headroom asks for; with --max-under-minutes, as much as that costs.
     #[arg(long, value_name = "PERCENT", value_parser = at_least_zero)]
     pub budget: Option<f64>,
 
     /// In how many minutes of a week fewer pods may be ready than the load needs. With it the cheapest is chosen of those
-    /// that keep to it; without it, the one with which the fewest are short.
+    /// that keep to it; without it, the one with which the fewest are short, and nothing that only costs less.
     #[arg(long, value_name = "MINUTES", value_parser = at_least_zero)]
     pub max_under_minutes: Option<f64>,
 
@@ -163,7 +163,8 @@ pub struct RecommendFlags {
     #[arg(long, value_enum, value_name = "FIELD", value_delimiter = ',')]
     pub keep: Vec<KeptField>,
 
-    /// Recommend where a backtest of the present spec is not what was in the last day, too.
+    /// Recommend where a backtest of the present spec is not what was in the last day, too, and what is cheaper where
+    /// nothing says what was.
     #[arg(long)]
     pub allow_low_trust: bool,
 
@@ -190,7 +191,7 @@ pub enum KeptField {
     Min,
     /// maxReplicas.
     Max,
-    /// The stabilization window of scale-down.
+    /// The rules of scale-down.
     ScaleDown,
     /// The rules of scale-up.
     ScaleUp,
