@@ -46,6 +46,27 @@ fn a_metric_that_died_makes_nothing_cheaper() {
     assert_nothing_cheaper(&zero, "can't be trusted");
 }
 
+/// Prometheus was restarted meanwhile, or the series was gone twice, and is there again.
+#[test]
+fn a_gap_or_a_return_hides_no_metric_that_died() {
+    let gap = |minute: i64, value: f64| if minute % (4 * DAY) == 1_000 { f64::NAN } else { value };
+    let zero = days(8, |minute, _| gap(minute, 0.0));
+    assert_nothing_cheaper(&zero, "can't be trusted");
+    let back = days(11, |minute, value| {
+        let is_gone =
+            (2 * DAY..6 * DAY).contains(&minute) || (6 * DAY + 300..10 * DAY).contains(&minute);
+        gap(minute, if is_gone { 0.0 } else { value })
+    });
+    assert_nothing_cheaper(&back, "can't be trusted");
+    let is_marked = |day: i64| {
+        low_confidence(&back).iter().any(|part| {
+            part.reason.starts_with("the load is 0 ")
+                && (part.from..part.to).contains(&(day as f64 * 86_400.0))
+        })
+    };
+    assert!([3, 5, 8].into_iter().all(is_marked) && ![1, 10].into_iter().any(is_marked));
+}
+
 /// It is at 0 each night, and on weekends.
 #[test]
 fn a_load_that_stands_still_at_the_same_times_is_known() {
@@ -54,6 +75,9 @@ fn a_load_that_stands_still_at_the_same_times_is_known() {
         if is_day { value } else { 0.0 }
     });
     assert_eq!(low_confidence(&office), []);
+    // Of a week with one weekend, too.
+    let week = office.between(None, Some(8 * 86_400_000)).unwrap();
+    assert_eq!(low_confidence(&week), []);
     let nights = days(2, |minute, value| if minute % DAY < 480 { 7.0 } else { value });
     assert_eq!(low_confidence(&nights), []);
 }
