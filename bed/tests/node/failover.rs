@@ -58,29 +58,33 @@ pub fn stopped(node: &Node) {
 
 /// For how long a leader stands still that goes on: longer than its Lease, and too short for kubelet to restart it.
 const STILL: Duration = Duration::from_secs(18);
+/// So long before that the load grows.
+const GROWS: Duration = Duration::from_secs(2);
 /// How long it is watched after that.
 const WATCHED: Duration = Duration::from_secs(30);
 /// Requests a second through kube-apiserver.
 const REQUESTS: u32 = 20;
 
-/// A leader that stands still while the load ends, and goes on when another one leads, leaves the scale to that one.
+/// A leader that stands still, and goes on when another one leads and the load grows, leaves the scale to that one.
 async fn goes_on(node: &Node, load: Load) {
     let still = leader(node).await.expect("a leader");
     let before = replicas(node).await.expect("pods");
-    let rescaled = async || {
-        let log = node.cluster.try_kubectl(&["-n", "plimsoll", "logs", &still]).await;
+    let rescaled = async |pod: &str| {
+        let log = node.cluster.try_kubectl(&["-n", "plimsoll", "logs", pod]).await;
         log.expect("its log").matches("Rescaled").count()
     };
-    let rescaled_before = rescaled().await;
+    let before_of_still = rescaled(&still).await;
     let requests = of_api(node, REQUESTS);
     let process = processes::of_plimsoll(&still).expect("its process").to_string();
     let stopped = Instant::now();
     run("kill", &["-STOP", &process]);
-    load.stop().await;
     let next = led_by_another(node, &still).await;
     let lease = ["-n", "plimsoll", "lease", "plimsoll"];
     let term = async || node.field(&lease, "{.spec.holderIdentity} {.spec.leaseTransitions}").await;
-    let of_next = term().await.expect("a Lease");
+    let (of_next, before_of_next) = (term().await.expect("a Lease"), rescaled(&next).await);
+    // Both find it in their samples at once.
+    tokio::time::sleep_until((stopped + STILL - GROWS).into()).await;
+    let more = Load::of_url(17, node.url("shop", "web").await);
     tokio::time::sleep_until((stopped + STILL).into()).await;
     run("kill", &["-CONT", &process]);
     println!("{next} leads, and {still} goes on {:.1} s after", stopped.elapsed().as_secs_f64());
@@ -89,8 +93,11 @@ async fn goes_on(node: &Node, load: Load) {
         assert_eq!(term().await.as_ref(), Ok(&of_next));
         tokio::time::sleep(Duration::from_millis(200)).await;
     }
-    pods(node, 1).await;
-    assert_eq!(rescaled().await, rescaled_before, "{still} wrote a scale");
+    pods(node, 4).await;
+    assert_eq!(rescaled(&still).await, before_of_still, "{still} wrote a scale");
+    assert!(rescaled(&next).await > before_of_next, "{next} wrote none");
+    load.stop().await;
+    more.stop().await;
     eventually("both are ready, and were not restarted", PODS, async || {
         let now = replicas(node).await?;
         if now == before { Ok(()) } else { Err(format!("{now:?}, {before:?}")) }
