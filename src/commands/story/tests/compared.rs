@@ -168,7 +168,7 @@ fn since(decisions: &[Value]) -> String {
 fn seen(sequence: u64, from: i64, to: i64, replicas: i32, kcm: i32, scaled: Option<i64>) -> Value {
     let mut one = made(beside(0, 1, Some(replicas), Some(kcm)), sequence, from, to, replicas);
     let scaled = scaled.map(|before| time(NOW - before * SECOND));
-    merge(&mut one, &json!({"observed": {"lastScaleTime": scaled}}));
+    merge(&mut one, &json!({"observed": {"lastScaleTime": scaled}, "basis": {"maxReplicas": 12}}));
     one
 }
 
@@ -219,6 +219,10 @@ fn kube_controller_manager_scales_only_where_it_says_so() {
     // It is not known yet what kube-controller-manager makes of it.
     let by_hand = since(&[seen(1, 600, 15, 4, 4, hour), seen(2, 0, 0, 9, 4, hour)]);
     assert!(by_hand.contains("another client scaled it from 4 to 9"), "{by_hand}");
+    // It is set back before kube-controller-manager has seen it.
+    let back =
+        [seen(1, 600, 120, 9, 9, hour), seen(2, 105, 105, 4, 9, hour), seen(3, 90, 0, 9, 9, hour)];
+    assert!(since(&back).contains("another client scaled it from 4 to 9"), "{}", since(&back));
     // A status that comes later than a decision more.
     let [before, change, mut after] = scaled([4, 4, 9], [hour, hour, now]);
     let mut between = seen(3, 90, 75, 9, 4, hour);
@@ -261,7 +265,10 @@ fn plimsoll_agrees_only_with_what_it_asks_for() {
 fn an_observed_hpa_that_is_steady_is_scaled_by_hand() {
     let hour = Some(3600);
     let subject = Subject { kind: "HorizontalPodAutoscaler".to_owned(), ..subject() };
-    golden("observed-scaled-by-hand", &tell(subject, &scaled([4, 4, 9], [hour; 3]), NOW));
+    let mut all = scaled([4, 9, 9], [hour; 3]);
+    let pods = metric(json!({"pods": {"ready": 9}, "proposedReplicas": 9}));
+    merge(&mut all[2], &json!({"metrics": [pods], "wouldChange": null}));
+    golden("observed-scaled-by-hand", &tell(subject, &all, NOW));
 }
 
 /// A leader that is killed takes its last moment with it, and its successor may lack more.
