@@ -117,13 +117,14 @@ async fn claim(
     }
 }
 
-/// What kube-controller-manager decided, with its account where Plimsoll's decision is another one.
+/// What kube-controller-manager decided and when it last scaled, with its account where Plimsoll's decision is another one.
 fn observed(record: &HpaRecord, ours: Option<i32>) -> Observed {
     let status = &record.status;
     let conditions = || status.conditions.iter().flatten();
     let holds = |kind: &str| conditions().any(|one| one.type_ == kind && one.status == "True");
     let can_decide = holds("AbleToScale") && holds("ScalingActive");
     let desired = can_decide.then_some(status.desired_replicas);
+    let scaled = status.last_scale_time.as_ref().map(|time| time.0.as_millisecond());
     let account = (desired.is_none() || desired != ours).then(|| {
         let values = status.current_metrics.iter().flatten().map(value);
         let condition = |one: &HorizontalPodAutoscalerCondition| {
@@ -135,7 +136,7 @@ fn observed(record: &HpaRecord, ours: Option<i32>) -> Observed {
         let values: Vec<String> = values.collect();
         Box::new((bounded(&values.join(", ")), bounded(&conditions.join("; "))))
     });
-    Observed { desired, account }
+    Observed { desired, scaled, account }
 }
 
 /// What kube-controller-manager measured of a metric.

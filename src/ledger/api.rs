@@ -314,6 +314,9 @@ pub struct ApiObserved {
     /// desiredReplicas of its status. Not set if its conditions say that it can't decide.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub desired_replicas: Option<i32>,
+    /// lastScaleTime of its status: when it last changed the scale. Not set if it never did.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_scale_time: Option<String>,
     /// values that it measured, in the order of the spec, if it can't decide or Plimsoll desires other replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub values: Option<String>,

@@ -126,6 +126,7 @@ impl Encoded {
         }
         if let Some(observed) = &entry.observed {
             optional(out, observed.desired.map(|desired| i64::from(desired) - current));
+            optional(out, observed.scaled.map(|scaled| entry.last - scaled));
         }
         if let Some((values, conditions)) = account {
             text(out, values);
@@ -333,11 +334,12 @@ impl Reader<'_> {
             false => None,
             true => {
                 let desired = self.replicas(present)?;
+                let scaled = self.optional()?.map(|before| last - before);
                 let account = match has_account {
                     true => Some(Box::new((self.text()?, self.text()?))),
                     false => None,
                 };
-                Some(Observed { desired, account })
+                Some(Observed { desired, scaled, account })
             }
         };
         let constraint = |reader: &mut Self| {

@@ -1,7 +1,7 @@
 //! What holds of copies of the leader's ledger.
 
 use super::store_tests::{all, changes, ledger, list, object, restless, versions};
-use super::tests::{START, autoscaler, basis, decision_at};
+use super::tests::{START, autoscaler, basis, copied, decision_at};
 use super::*;
 use crate::watch::AutoscalerRef;
 use serde_json::{Value, json};
@@ -363,4 +363,17 @@ fn the_history_begins_with_the_term_if_nothing_was_copied() {
     copy_all(&leader, &copy);
     copy.begin_term(START + 864_000_000, None);
     assert_eq!(versions(&copy).since, START);
+}
+
+/// A scaling ends a run by the replicas. What the run shows of it goes to other replicas, too.
+#[test]
+fn a_run_shows_when_kube_controller_manager_scaled_last() {
+    let of = |scaled| {
+        let observed = Some(Observed { desired: Some(5), scaled, account: None });
+        Entry { observed, ..decision_at(START, 5, 5, 100_000, &basis()) }
+    };
+    let (mut run, next) = (of(None), of(Some(START)));
+    assert!(run.is_continued_by(&next));
+    run.continue_with(&next);
+    assert_eq!(copied(&run).1.observed, next.observed);
 }

@@ -260,6 +260,8 @@ pub struct Measured {
 pub struct Observed {
     /// The replicas that it desires; none if its conditions say that it can't decide.
     pub desired: Option<i32>,
+    /// When it last changed the scale, if it ever did.
+    pub scaled: Option<UnixMillis>,
     /// What it measured, and its conditions: where it can't decide, or Plimsoll desires other replicas.
     pub account: Option<Box<(String, String)>>,
 }

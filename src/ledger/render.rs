@@ -156,7 +156,12 @@ pub fn decision(autoscaler: &AutoscalerRef, entry: &Entry, since: UnixMillis) ->
         },
         observed: entry.observed.as_ref().map(|observed| {
             let (values, conditions) = observed.account.as_deref().cloned().unzip();
-            ApiObserved { desired_replicas: observed.desired, values, conditions }
+            ApiObserved {
+                desired_replicas: observed.desired,
+                last_scale_time: observed.scaled.map(time),
+                values,
+                conditions,
+            }
         }),
         basis: ApiBasis {
             min_replicas: basis.min,
@@ -325,6 +330,7 @@ pub fn entry(decision: Decision, known: Option<Arc<Basis>>) -> Option<(Autoscale
         message: decision.message.map(Into::into),
         observed: decision.observed.map(|observed| Observed {
             desired: observed.desired_replicas,
+            scaled: observed.last_scale_time.as_deref().and_then(parse_time),
             account: observed.values.zip(observed.conditions).map(Box::new),
         }),
         basis,

@@ -5,7 +5,7 @@ use crate::hpa::{
     RecordedTrace, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
 };
 use crate::watch::{AutoscalerRef, ObjectKey};
-use proptest::prelude::*;
+use proptest::{option::of as maybe, prelude::*};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ fn what_makes_a_decision_another_ends_the_run() {
     let one = || decision_at(START, 5, 5, 100_000, &basis);
     assert!(one().is_continued_by(&decision_at(START + 1, 5, 5, 90_000, &basis)));
     let others: [fn(&mut Entry); 11] = [
-        |entry| entry.observed = Some(Observed { desired: Some(6), account: None }),
+        |entry| entry.observed = Some(Observed { desired: Some(6), scaled: None, account: None }),
         |entry| entry.reason = Reason::Stabilized,
         |entry| entry.desired = Some(6),
         |entry| entry.current = Some(4),
@@ -113,7 +113,7 @@ fn a_run_without_metrics_goes_on_from_its_copy() {
 }
 
 /// The entry that another replica makes of what the API shows.
-fn copied(entry: &Entry) -> (AutoscalerRef, Entry) {
+pub fn copied(entry: &Entry) -> (AutoscalerRef, Entry) {
     let shown = decision(&autoscaler("shop", "web"), entry, START);
     let shown = serde_json::to_value(shown).unwrap();
     render::entry(serde_json::from_value(shown).unwrap(), None).expect("of this version")
@@ -147,12 +147,12 @@ fn a_copy_has_all_of_a_decision() {
 fn entries() -> impl Strategy<Value = Vec<Entry>> {
     let measured = (
         0..3_usize,
-        proptest::option::of(-3..100_i32),
-        proptest::option::of((any::<i32>(), 0..1000_i64, 0..1000_i64)),
-        proptest::option::of(any::<i32>()),
-        proptest::option::of(-9_i64..99_999),
-        ([0..9_i64, 0..3, 0..3, 0..3], proptest::option::of(any::<i32>())),
-        proptest::option::of("[a-zé]{0,9}"),
+        maybe(-3..100_i32),
+        maybe((any::<i32>(), 0..1000_i64, 0..1000_i64)),
+        maybe(any::<i32>()),
+        maybe(-9_i64..99_999),
+        ([0..9_i64, 0..3, 0..3, 0..3], maybe(any::<i32>())),
+        maybe("[a-zé]{0,9}"),
     );
     let measured = measured.prop_map(|(status, proposed, value, ratio, age, pods, failure)| {
         let (pods, weighted) = pods;
@@ -167,28 +167,28 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
         (metric.pods, metric.failure) = (pods, failure.map(|text| Box::new((text.clone(), text))));
         metric
     });
-    let constraint = (0..12_usize, 0..99, 0..99, proptest::option::of(START..START + 999));
+    let constraint = (0..12_usize, 0..99, 0..99, maybe(START..START + 999));
     let constraint = constraint.prop_map(|(kind, before, after, until)| Constraint {
         kind: ConstraintKind::ALL[kind],
         before,
         after,
         until,
     });
-    let limit = (0..12_usize, 0..99, proptest::option::of(START..START + 999));
+    let limit = (0..12_usize, 0..99, maybe(START..START + 999));
     let limit = limit.prop_map(|(kind, replicas, from)| Limit {
         kind: ConstraintKind::ALL[kind],
         replicas,
         from,
     });
-    let limits = [proptest::option::of(limit.clone()), proptest::option::of(limit)];
+    let limits = [maybe(limit.clone()), maybe(limit)];
     let entry = (
-        (0..99_999_i64, 0..9_999_i64, 1..99_u64, proptest::option::of(1..9_i64)),
-        (proptest::option::of(0..50), proptest::option::of(0..50), proptest::option::of(0..50)),
-        (0..13_usize, 0..8_usize, proptest::option::of("[a-z]{0,20}")),
+        (0..99_999_i64, 0..9_999_i64, 1..99_u64, maybe(1..9_i64)),
+        (maybe(0..50), maybe(0..50), maybe(0..50)),
+        (0..13_usize, 0..8_usize, maybe("[a-z]{0,20}")),
         proptest::collection::vec(measured, 0..3),
         proptest::collection::vec(constraint, 0..3),
         (any::<bool>(), limits),
-        proptest::option::of((proptest::option::of(0..50), proptest::option::of("[a-z]{0,9}"))),
+        maybe((maybe(0..50), maybe(START..START + 999), maybe("[a-z]{0,9}"))),
     );
     proptest::collection::vec(entry, 1..20).prop_map(|all| {
         let bases = [basis(), Arc::new(Basis { max: 9, ..(*basis()).clone() })];
@@ -204,14 +204,14 @@ fn entries() -> impl Strategy<Value = Vec<Entry>> {
                 entry.generation = times.3;
                 (entry.current, entry.recommended, entry.desired) = replicas;
                 entry.reason = Reason::ALL[words.0];
-                entry.observed = observed.map(|(desired, account)| Observed {
+                entry.observed = observed.map(|(desired, scaled, account)| Observed {
                     desired,
+                    scaled,
                     account: account.map(|text| Box::new((text.clone(), text))),
                 });
                 entry.carried = CarriedOut::ALL[words.1];
                 entry.message = words.2.map(Into::into);
-                (entry.metrics, entry.constraints) = (metrics, constraints);
-                entry.limits = limits;
+                (entry.metrics, entry.constraints, entry.limits) = (metrics, constraints, limits);
                 entry
             })
             .collect()

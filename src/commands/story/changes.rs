@@ -1,7 +1,7 @@
 //! The changes of replicas that decisions tell of.
 
 use super::words::{clock, like};
-use crate::ledger::api::{ApiConstraint, Decision, Metric, SINCE_ANNOTATION};
+use crate::ledger::api::{ApiConstraint, ApiObserved, Decision, Metric, SINCE_ANNOTATION};
 use crate::ledger::parse_time;
 use crate::time::UnixMillis;
 use std::borrow::Cow;
@@ -42,6 +42,8 @@ pub struct Change {
     pub to: i32,
     /// Who changed them.
     pub by: By,
+    /// Whether Plimsoll asked for the replicas after it when there were others.
+    pub asked: bool,
     /// How often they were: more than once if another client set them back each time.
     pub times: u64,
     /// The decision to change them, or the first that was made on them.
@@ -54,14 +56,19 @@ pub struct Changes {
     /// How often decisions are made, in ms; 0 if not known.
     period: i64,
     replicas: Option<i32>,
-    /// The end of the decision before, its sequence, and what kube-controller-manager desired then.
+    /// The end of the decision before, its sequence, and what Plimsoll asked for.
     last: Option<UnixMillis>,
     sequence: Option<u64>,
+    asked: [Option<i32>; 2],
+    /// What kube-controller-manager desired then, and when it had scaled last.
     desired: Option<i32>,
+    scaled: Option<UnixMillis>,
+    /// The earliest time of a scaling by it after the present replicas were set.
+    since: Option<UnixMillis>,
     /// The end of the last decision before some that may be missing.
     unseen: Option<UnixMillis>,
-    /// A change that the next decision may yet show to be kube-controller-manager's.
-    open: Option<Change>,
+    /// A change that later decisions may yet show to be kube-controller-manager's: if it scaled since this time.
+    open: Option<(Change, UnixMillis)>,
 }
 
 /// So much later than its scale the status of an HPA may be seen, in ms.
@@ -80,13 +87,18 @@ impl Changes {
     pub fn next(&mut self, decision: &Decision) -> impl Iterator<Item = Change> {
         let [first, last] = [&decision.first_time, &decision.last_time]
             .map(|time| parse_time(time).unwrap_or_default());
-        let theirs = decision.observed.as_ref().and_then(|observed| observed.desired_replicas);
         let mut found = [None, None, None];
-        if let Some(mut open) = self.open.take() {
-            if theirs == Some(open.to) && first - open.at <= LATE {
+        if let Some((mut open, since)) = self.open.take() {
+            let is_late = first - open.at > LATE;
+            if !is_late && has_scaled(decision, open.to, since) {
                 open.by = By::KubeControllerManager;
             }
-            found[0] = Some(open);
+            let is_known = is_late || open.by == By::KubeControllerManager;
+            let is_over = decision.current_replicas.is_some_and(|current| current != open.to);
+            match is_known || is_over {
+                true => found[0] = Some(open),
+                false => self.open = Some((open, since)),
+            }
         }
         if self.is_after_others(decision, first) {
             self.unseen = self.unseen.or(self.last);
@@ -98,18 +110,22 @@ impl Changes {
                 from,
                 to,
                 by,
+                asked: self.asked.contains(&Some(to)),
                 times: if by == By::Plimsoll { decision.count } else { 1 },
                 decision: decision.clone(),
             };
             if let Some(known) = self.replicas.filter(|known| *known != current) {
-                let by = match [self.desired, theirs].contains(&Some(current)) {
+                let since = self.next_scaling();
+                let is_theirs = self.is_expected(current) || has_scaled(decision, current, since);
+                self.since = Some(since);
+                let by = match is_theirs {
                     true => By::KubeControllerManager,
                     false => unseen.map_or(By::Others, By::Unknown),
                 };
                 let change = change(&decision.first_time, known, current, by);
-                match by == By::KubeControllerManager || theirs.is_none() {
+                match is_theirs || decision.observed.is_none() {
                     true => found[1] = Some(change),
-                    false => self.open = Some(change),
+                    false => self.open = Some((change, since)),
                 }
             }
             self.replicas = Some(current);
@@ -119,13 +135,30 @@ impl Changes {
                 self.replicas = Some(desired);
             }
         }
-        (self.last, self.sequence, self.desired) = (Some(last), sequence(decision), theirs);
+        (self.last, self.sequence) = (Some(last), sequence(decision));
+        self.asked = [decision.recommended_replicas, decision.desired_replicas];
+        let observed = decision.observed.as_ref();
+        self.desired = observed.and_then(|observed| observed.desired_replicas);
+        self.scaled = observed.and_then(last_scaled);
         found.into_iter().flatten()
     }
 
     /// The last change, where no later decision tells whose it is.
     pub fn finish(&mut self) -> Option<Change> {
-        self.open.take()
+        self.open.take().map(|(change, _)| change)
+    }
+
+    /// The earliest time of a scaling by kube-controller-manager after the decision before. It tells whole seconds.
+    fn next_scaling(&self) -> UnixMillis {
+        let end = self.last.unwrap_or_default();
+        self.scaled.map_or(end - end.rem_euclid(1000), |before| before + 1)
+    }
+
+    /// Whether kube-controller-manager had scaled to these replicas when others were still seen, as its status came
+    /// first. A status from before these others tells nothing.
+    fn is_expected(&self, replicas: i32) -> bool {
+        self.desired == Some(replicas)
+            && self.scaled.is_none_or(|scaled| self.since.is_none_or(|since| scaled >= since))
     }
 
     /// Whether decisions may be missing between the last one and the next: its number is not the next one, the history
@@ -140,6 +173,20 @@ impl Changes {
     }
 }
 
+/// When kube-controller-manager had scaled last.
+fn last_scaled(observed: &ApiObserved) -> Option<UnixMillis> {
+    observed.last_scale_time.as_deref().and_then(parse_time)
+}
+
+/// Whether kube-controller-manager has scaled since a time, and to these replicas as far as it tells. What it desires
+/// is no proof: within its tolerance it desires those that there are.
+fn has_scaled(decision: &Decision, to: i32, since: UnixMillis) -> bool {
+    decision.observed.as_ref().is_some_and(|observed| {
+        last_scaled(observed).is_some_and(|scaled| scaled >= since)
+            && observed.desired_replicas.is_none_or(|desired| desired == to)
+    })
+}
+
 fn sequence(decision: &Decision) -> Option<u64> {
     decision.metadata.name.rsplit_once('.')?.1.parse().ok()
 }
@@ -151,6 +198,9 @@ impl Change {
         match self.by {
             By::Plimsoll => why(decision) + &set_back(self.times),
             By::Others => match decision.observed.as_ref().and_then(|of| of.desired_replicas) {
+                Some(theirs) if theirs == self.to => {
+                    format!("kube-controller-manager keeps {theirs}")
+                }
                 Some(theirs) => format!("kube-controller-manager desires {theirs}"),
                 None => "the decisions do not say why".to_owned(),
             },
@@ -162,12 +212,20 @@ impl Change {
             By::KubeControllerManager => match &*decision.reason {
                 _ if decision.desired_replicas.is_none() => "Plimsoll can't decide".to_owned(),
                 "Observed" => format!("Plimsoll would have {}", desired(decision)),
-                "ReplicaLimit" => format!("Plimsoll agrees, {}", why(decision)),
-                _ if decision.recommended_replicas == Some(self.to) => {
+                _ if self.asked || self.is_asked_for() => {
                     format!("Plimsoll agrees, {}", why(decision))
                 }
                 _ => format!("Plimsoll holds it, {}", why(decision)),
             },
+        }
+    }
+
+    /// Whether metrics or bounds ask for the replicas after it. The tolerance and failing metrics hold any.
+    fn is_asked_for(&self) -> bool {
+        match &*self.decision.reason {
+            "ReplicaLimit" => true,
+            "WithinTolerance" | "InvalidMetrics" => false,
+            _ => self.decision.recommended_replicas == Some(self.to),
         }
     }
 }

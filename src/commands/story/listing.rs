@@ -45,7 +45,7 @@ struct Told {
 impl Told {
     fn of(change: Change) -> Self {
         let why = change.why();
-        let Change { at, from, to, by, times, decision } = change;
+        let Change { at, from, to, by, times, decision, .. } = change;
         Self {
             at,
             from,

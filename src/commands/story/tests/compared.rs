@@ -1,6 +1,6 @@
 //! Decisions beside those of kube-controller-manager, and who has changed the replicas.
 
-use super::super::{Agreement, total};
+use super::super::{Agreement, Subject, total};
 use super::{HOUR, NOW, SECOND, constraint, decision, golden, merge, metric, read, subject, tell};
 use crate::ledger::time;
 use serde_json::{Value, json};
@@ -163,39 +163,112 @@ fn since(decisions: &[Value]) -> String {
     story.lines().find(|line| line.starts_with("Since")).unwrap_or_default().to_owned()
 }
 
+/// A decision for an observed HPA: what kube-controller-manager desired then, and how many seconds before now it had
+/// scaled last.
+fn seen(sequence: u64, from: i64, to: i64, replicas: i32, kcm: i32, scaled: Option<i64>) -> Value {
+    let mut one = made(beside(0, 1, Some(replicas), Some(kcm)), sequence, from, to, replicas);
+    let scaled = scaled.map(|before| time(NOW - before * SECOND));
+    merge(&mut one, &json!({"observed": {"lastScaleTime": scaled}, "basis": {"maxReplicas": 12}}));
+    one
+}
+
+/// From 4 replicas to 9.
+fn scaled(kcm: [i32; 3], scaled: [Option<i64>; 3]) -> [Value; 3] {
+    [
+        seen(1, 600, 120, 4, kcm[0], scaled[0]),
+        seen(2, 105, 105, 9, kcm[1], scaled[1]),
+        seen(3, 90, 0, 9, kcm[2], scaled[2]),
+    ]
+}
+
 #[test]
-fn kube_controller_manager_scales_only_to_what_it_desires() {
-    let seen = |sequence, from, to, replicas, kcm| {
-        made(beside(0, 1, Some(replicas), Some(kcm)), sequence, from, to, replicas)
-    };
-    let of = |kcm: [i32; 3], last: Value| {
-        let mut last = [last];
-        merge(&mut last[0], &json!({"observed": {"desiredReplicas": kcm[2]}}));
-        let [last] = last;
-        since(&[seen(1, 600, 120, 4, kcm[0]), seen(2, 105, 105, 9, kcm[1]), last])
-    };
-    let steady = || seen(3, 90, 0, 9, 9);
-    let by_kcm = "when kube-controller-manager scaled it from 4 to 9: Plimsoll agrees, ";
-    for kcm in [[4, 9, 9], [9, 9, 9], [9, 4, 4], [4, 4, 9]] {
-        assert!(of(kcm, steady()).contains(by_kcm), "{kcm:?} {}", of(kcm, steady()));
+fn kube_controller_manager_scales_only_where_it_says_so() {
+    let (hour, now, early) = (Some(3600), Some(107), Some(121));
+    for (kcm, times) in [
+        ([4, 9, 9], [hour, now, now]),
+        // The scale is seen before the status, or after it.
+        ([4, 4, 9], [hour, hour, now]),
+        ([9, 9, 9], [early; 3]),
+        ([9, 4, 4], [early; 3]),
+        // It never scaled before.
+        ([4, 9, 9], [None, now, now]),
+        // It is not known when it scaled.
+        ([9, 9, 9], [None; 3]),
+    ] {
+        let told = since(&scaled(kcm, times));
+        let by_kcm = "when kube-controller-manager scaled it from 4 to 9: ";
+        assert!(told.contains(by_kcm), "{kcm:?} {times:?} {told}");
     }
-    let by_hand = "when another client scaled it from 4 to 9: kube-controller-manager desires 4";
-    assert!(of([4, 4, 4], steady()).ends_with(by_hand), "{}", of([4, 4, 4], steady()));
+    let keeps = "kube-controller-manager keeps 9";
+    let others = "kube-controller-manager desires";
+    for (kcm, times, why) in [
+        // Within the tolerance it desires the replicas that there are.
+        ([4, 9, 9], [hour; 3], keeps),
+        ([4, 4, 9], [hour; 3], others),
+        ([4, 4, 4], [hour; 3], others),
+        ([4, 9, 9], [None; 3], keeps),
+        ([4, 9, 9], [None, hour, hour], keeps),
+        // It scales to 6, or back.
+        ([4, 6, 6], [hour, now, now], others),
+        ([4, 4, 4], [hour, hour, Some(95)], others),
+    ] {
+        let told = since(&scaled(kcm, times));
+        let by_hand = "when another client scaled it from 4 to 9: ".to_owned() + why;
+        assert!(told.contains(&by_hand), "{kcm:?} {times:?} {told}");
+    }
     // It is not known yet what kube-controller-manager makes of it.
-    let by_hand = since(&[seen(1, 600, 15, 4, 4), seen(2, 0, 0, 9, 4)]);
+    let by_hand = since(&[seen(1, 600, 15, 4, 4, hour), seen(2, 0, 0, 9, 4, hour)]);
     assert!(by_hand.contains("another client scaled it from 4 to 9"), "{by_hand}");
-    // Plimsoll holds what it would not have decided on.
-    let mut held = seen(2, 105, 0, 9, 9);
+    // It is set back before kube-controller-manager has seen it.
+    let back =
+        [seen(1, 600, 120, 9, 9, hour), seen(2, 105, 105, 4, 9, hour), seen(3, 90, 0, 9, 9, hour)];
+    assert!(since(&back).contains("another client scaled it from 4 to 9"), "{}", since(&back));
+    // A status that comes later than a decision more.
+    let [before, change, mut after] = scaled([4, 4, 9], [hour, hour, now]);
+    let mut between = seen(3, 90, 75, 9, 4, hour);
+    merge(&mut between, &json!({"recommendedReplicas": 8, "desiredReplicas": 8}));
+    merge(&mut after, &seen(4, 60, 0, 9, 9, now));
+    let late = since(&[before, change, between, after]);
+    assert!(late.contains("kube-controller-manager scaled it from 4 to 9"), "{late}");
+}
+
+#[test]
+fn plimsoll_agrees_only_with_what_it_asks_for() {
+    let (hour, now) = (Some(3600), Some(107));
+    let told = |before: Value, change: Value| {
+        let mut all = scaled([4, 9, 9], [hour, now, now]);
+        merge(&mut all[0], &before);
+        merge(&mut all[1], &change);
+        since(&all)
+    };
+    let agrees = "kube-controller-manager scaled it from 4 to 9: Plimsoll agrees, ";
+    let holds = "kube-controller-manager scaled it from 4 to 9: Plimsoll holds it, ";
+    let within = || json!({"reason": "WithinTolerance"});
+    let before = told(json!({"recommendedReplicas": 9, "desiredReplicas": 9}), within());
+    assert!(before.contains(agrees), "{before}");
+    for reason in ["MetricRecommendation", "ReplicaLimit"] {
+        let change = told(json!({}), json!({"reason": reason}));
+        assert!(change.contains(agrees), "{change}");
+    }
+    let steady = told(json!({}), within());
+    assert!(steady.contains(holds), "{steady}");
     let stabilized = constraint("ScaleDownStabilized", 4, 9, Some(NOW + SECOND));
-    merge(
-        &mut held,
-        &json!({"recommendedReplicas": 4, "reason": "Stabilized", "constraints": [stabilized]}),
+    let stabilized = told(
+        json!({}),
+        json!({"recommendedReplicas": 4, "reason": "Stabilized", "constraints": [stabilized]}),
     );
-    let held = since(&[seen(1, 600, 120, 4, 4), held]);
-    assert!(
-        held.contains("kube-controller-manager scaled it from 4 to 9: Plimsoll holds it, "),
-        "{held}"
-    );
+    assert!(stabilized.contains(holds), "{stabilized}");
+}
+
+/// Within its tolerance kube-controller-manager desires from then on what there is.
+#[test]
+fn an_observed_hpa_that_is_steady_is_scaled_by_hand() {
+    let hour = Some(3600);
+    let subject = Subject { kind: "HorizontalPodAutoscaler".to_owned(), ..subject() };
+    let mut all = scaled([4, 9, 9], [hour; 3]);
+    let pods = metric(json!({"pods": {"ready": 9}, "proposedReplicas": 9}));
+    merge(&mut all[2], &json!({"metrics": [pods], "wouldChange": null}));
+    golden("observed-scaled-by-hand", &tell(subject, &all, NOW));
 }
 
 /// A leader that is killed takes its last moment with it, and its successor may lack more.

@@ -239,8 +239,14 @@ impl Workload {
             self.replicas = self.replicas.max(fallback);
         }
         let is_observed = self.done == Done::Observed;
+        // It has scaled whenever there are others than before.
+        let scaled = self.entries.last().and_then(|last| match last.current == Some(current) {
+            true => last.observed.as_ref()?.scaled,
+            false => Some(self.now),
+        });
         let observed = is_observed.then(|| Observed {
             desired: Some(current),
+            scaled,
             account: (wanted.is_some_and(|wanted| wanted != current))
                 .then(|| Box::new(("14".to_owned(), "AbleToScale is True (Ready): ok".to_owned()))),
         });
