@@ -70,8 +70,9 @@ async fn check(flags: &CheckFlags) -> Report {
         }
     };
     report.checked.extend(config.as_ref().map(|_| "the configuration"));
-    report.warnings.extend(config.as_ref().filter(|config| config.is_empty).map(|_| {
-        let file = flags.file.as_deref().unwrap_or(Path::new("-")).display();
+    let empty = flags.file.as_ref().filter(|_| config.as_ref().is_some_and(|one| one.is_empty));
+    report.warnings.extend(empty.map(|file| {
+        let file = file.display();
         format!("{file}: there is nothing in it, so that the defaults are all there is")
     }));
     let default = Config::default();
@@ -339,6 +340,23 @@ impl std::fmt::Display for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_file_without_a_field_is_warned_of() {
+        use clap::Parser;
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path().display().to_string();
+        let cli = crate::config::Cli::try_parse_from(["plimsoll", "check", &path]);
+        let crate::config::Command::Check(flags) = cli.expect("flags").command else {
+            panic!("another command");
+        };
+        for (text, is_empty) in [("", true), ("# nothing\n", true), ("podMetrics: {}\n", false)] {
+            std::fs::write(&path, text).expect("it is written");
+            let warnings = check(&flags).await.warnings;
+            let is_told = warnings.iter().any(|one| one.contains("there is nothing in it"));
+            assert_eq!(is_told, is_empty, "{text}: {warnings:?}");
+        }
+    }
 
     #[test]
     fn what_is_no_configuration_is_said_with_what_to_do() {
