@@ -52,21 +52,21 @@ pub fn stopped(node: &Node) {
         })
         .await;
         println!("restarted and ready after {:.1} s", started.elapsed().as_secs_f64());
-        goes_on(node, load).await;
+        resumes(node, load).await;
     });
 }
 
-/// For how long a leader stands still that goes on: longer than its Lease, and too short for kubelet to restart it.
+/// How long a leader is stopped before it resumes: longer than its Lease, and too short for kubelet to restart it.
 const STILL: Duration = Duration::from_secs(18);
-/// So long before that the load grows.
+/// How long before that the load grows.
 const GROWS: Duration = Duration::from_secs(2);
 /// How long it is watched after that.
 const WATCHED: Duration = Duration::from_secs(30);
 /// Requests a second through kube-apiserver.
 const REQUESTS: u32 = 20;
 
-/// A leader that stands still, and goes on when another one leads and the load grows, leaves the scale to that one.
-async fn goes_on(node: &Node, load: Load) {
+/// A stopped leader that resumes under another one while the load grows leaves the scale to that one.
+async fn resumes(node: &Node, load: Load) {
     let still = leader(node).await.expect("a leader");
     let before = replicas(node).await.expect("pods");
     let rescaled = async |pod: &str| {
@@ -87,7 +87,7 @@ async fn goes_on(node: &Node, load: Load) {
     let more = Load::of_url(17, node.url("shop", "web").await);
     tokio::time::sleep_until((stopped + STILL).into()).await;
     run("kill", &["-CONT", &process]);
-    println!("{next} leads, and {still} goes on {:.1} s after", stopped.elapsed().as_secs_f64());
+    println!("{next} leads, and {still} resumes after {:.1} s", stopped.elapsed().as_secs_f64());
     let woken = Instant::now();
     while woken.elapsed() < WATCHED {
         assert_eq!(term().await.as_ref(), Ok(&of_next));
@@ -103,7 +103,7 @@ async fn goes_on(node: &Node, load: Load) {
         if now == before { Ok(()) } else { Err(format!("{now:?}, {before:?}")) }
     })
     .await;
-    // kube-apiserver has one connection to the Service, and keeps it while the replica at its end stands still.
+    // kube-apiserver has one connection to the Service, and keeps it while that replica is stopped.
     let meanwhile = REQUESTS * (STILL.as_secs() as u32 + 5);
     requests.stop().await.failed_at_most(meanwhile as usize);
 }

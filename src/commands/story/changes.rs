@@ -161,8 +161,8 @@ impl Changes {
             && self.scaled.is_none_or(|scaled| self.since.is_none_or(|since| scaled >= since))
     }
 
-    /// Whether decisions may be missing between the last one and the next: its number is not the next one, the history
-    /// began later, or two evaluations were due.
+    /// Whether decisions may be missing before the next one: the sequence has a gap, the history began later, or two
+    /// evaluations were due.
     fn is_after_others(&self, decision: &Decision, first: UnixMillis) -> bool {
         let Some(last) = self.last else { return false };
         let numbers = self.sequence.zip(sequence(decision));
