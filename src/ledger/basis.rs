@@ -112,6 +112,21 @@ impl MetricBasis {
 }
 
 impl Basis {
+    /// One for tests, with the rules that a spec has by default.
+    #[cfg(test)]
+    pub fn fake(metrics: impl Into<Arc<[MetricBasis]>>) -> Self {
+        Self {
+            min: 1,
+            max: 9,
+            schedules: [None, None],
+            bounds_until: None,
+            windows: [0, 300_000],
+            tolerance: [0.1, 0.1],
+            disabled: [false; 2],
+            metrics: metrics.into(),
+        }
+    }
+
     /// The approximate memory in bytes.
     pub fn bytes(&self) -> usize {
         let metric = |metric: &MetricBasis| {

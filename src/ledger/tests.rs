@@ -19,16 +19,7 @@ pub(super) fn basis() -> Arc<Basis> {
     let query = "sum by (namespace, pod) (rate(http_requests_total{namespace=\"shop\"}[2m]))";
     let target = Target::Average(100_000);
     let metric = MetricBasis::new("http_requests_total", Some(query.into()), target);
-    Arc::new(Basis {
-        min: 1,
-        max: 50,
-        schedules: [None, None],
-        bounds_until: None,
-        windows: [0, 300_000],
-        tolerance: [0.1, 0.1],
-        disabled: [false; 2],
-        metrics: [metric].into(),
-    })
+    Arc::new(Basis { max: 50, ..Basis::fake([metric]) })
 }
 
 /// A decision from `current` to `desired` replicas on a value.

@@ -1,6 +1,6 @@
 //! What `plimsoll recommend` finds on recorded traces, beside the rival that counts: a target with some headroom.
 
-use plimsoll::backtest::{Candidate, Keep, Limits, Load, Options, Trace, Trial, search};
+use plimsoll::backtest::{Candidate, Limits, Load, Options, Trace, Trial, search};
 use serde_json::json;
 use std::fs::File;
 use std::io::BufReader;
@@ -39,13 +39,6 @@ fn what_is_recommended_is_no_worse_than_headroom_on_what_it_was_not_tuned_on() {
         period: Some(minute),
         service_rate: None,
     };
-    let limits = Limits {
-        budget: None,
-        under_minutes: None,
-        headroom: 0.0,
-        keep: Keep::default(),
-        doubt: None,
-    };
     let mut better = 0;
     for trace in TRACES {
         let load = load(trace);
@@ -57,7 +50,8 @@ fn what_is_recommended_is_no_worse_than_headroom_on_what_it_was_not_tuned_on() {
             "minReplicas": 1, "maxReplicas": 1000,
             "customMetrics": [{"metricName": "requests", "averageValue": format!("{carries:.6}")}]});
         let present = Candidate::new("web", "shop", spec.clone()).unwrap();
-        let found = search(&present, &spec, &Trace::File(load), &options, limits).unwrap();
+        let found =
+            search(&present, &spec, &Trace::File(load), &options, Limits::default()).unwrap();
         let label = found.label().expect(&found.reason);
         let chosen = found.recommended.expect("it has a label");
         let all = || found.others.iter().chain([&chosen]);

@@ -357,7 +357,6 @@ fn minutes_a_week(figures: &Figures, weeks: f64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::trial::Keep;
     use super::*;
     use serde_json::json;
 
@@ -390,13 +389,7 @@ mod tests {
 
     #[test]
     fn where_the_best_costs_too_much_on_the_rest_plain_headroom_that_does_not_is_recommended() {
-        let limits = Limits {
-            budget: None,
-            under_minutes: None,
-            headroom: 0.0,
-            keep: Keep::default(),
-            doubt: None,
-        };
+        let limits = Limits::default();
         let present = || trial("present", 0.0, [1_000.0, 3_000.0], [500.0, 1_300.0]);
         let plain = |later: [f64; 2]| {
             vec![

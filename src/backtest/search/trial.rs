@@ -6,7 +6,7 @@ use serde::{Serialize, Serializer};
 use serde_json::Value;
 
 /// What a spec may cost and risk.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Limits {
     /// The replica-hours may be those of a target with this much headroom, in percent, at most. Without it, what the other
     /// limits ask for is within the budget.

@@ -3,9 +3,12 @@
 use super::super::story::{clean, plain};
 use super::error::OperateError;
 use crate::kube_error::worded;
-use crate::ledger::api::{Decision, GROUP, SINCE_ANNOTATION, VERSION};
-use crate::ledger::{parse_time, time};
+use crate::ledger::api::{
+    AUTOSCALER_LABEL, Decision, GROUP, KIND_LABEL, SINCE_ANNOTATION, VERSION,
+};
+use crate::ledger::{autoscaler_label, parse_time, time};
 use crate::time::UnixMillis;
+use crate::watch::AutoscalerKind;
 use kube::Client;
 use kube::api::ListParams;
 use kube::core::Request;
@@ -22,6 +25,11 @@ pub struct Wanted<'a> {
     pub since: Option<UnixMillis>,
     /// How many thousand at most, the oldest first.
     pub thousands: usize,
+}
+
+/// The label selector of an autoscaler's decisions.
+pub fn labels(name: &str, kind: AutoscalerKind) -> String {
+    format!("{AUTOSCALER_LABEL}={},{KIND_LABEL}={}", autoscaler_label(name), kind.as_str())
 }
 
 /// Why no decisions can be read.

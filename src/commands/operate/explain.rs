@@ -226,16 +226,7 @@ mod tests {
     const MINUTE: i64 = 60_000;
 
     fn decided(minute: i64, sequence: u64) -> Value {
-        let basis = Basis {
-            min: 1,
-            max: 9,
-            schedules: [None, None],
-            bounds_until: None,
-            windows: [0, 300_000],
-            tolerance: [0.1, 0.1],
-            disabled: [false; 2],
-            metrics: Arc::new([]),
-        };
+        let basis = Basis::fake([]);
         let mut entry = Entry::at(minute * MINUTE, Arc::new(basis));
         entry.sequence = sequence;
         let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };

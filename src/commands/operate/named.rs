@@ -2,11 +2,10 @@
 
 use super::super::story::{Standing, Status, Subject, clean};
 use super::cluster::Cluster;
+use super::decisions::labels;
 use super::error::{OperateError, api_error};
 use crate::config::ObjectFlags;
 use crate::crd::{Autoscaler, Executor};
-use crate::ledger::api::{AUTOSCALER_LABEL, KIND_LABEL};
-use crate::ledger::autoscaler_label;
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerKind;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
@@ -201,10 +200,6 @@ impl Named {
 }
 
 /// The label selector of the decisions for an autoscaler. The label of a long name is cut.
-fn labels(name: &str, kind: AutoscalerKind) -> String {
-    format!("{AUTOSCALER_LABEL}={},{KIND_LABEL}={}", autoscaler_label(name), kind.as_str())
-}
-
 /// The subject with what its conditions say.
 fn subject_of(subject: Subject, target: String, period: i64, status: &Status) -> Subject {
     let healthy = ["AbleToScale", "ScalingActive"];
@@ -245,6 +240,8 @@ fn kind_and_name(text: &str) -> Result<(AutoscalerKind, String), OperateError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ledger::api::AUTOSCALER_LABEL;
+    use crate::ledger::autoscaler_label;
 
     #[test]
     fn a_name_is_of_an_autoscaler_or_of_a_native_hpa() {

@@ -1,7 +1,6 @@
 //! Changes of replicas from before the page was started, by the decision ledger: whether an autoscaler flaps.
 
-use super::super::operate::decisions::{Wanted, read};
-use super::one::decisions;
+use super::super::operate::decisions::{Wanted, labels, read};
 use super::rows::Rows;
 use super::swings::{LOOK_BACK_MS, Swings};
 use crate::ledger::api::Decision;
@@ -45,7 +44,7 @@ pub async fn run(client: Client, rows: Rows) {
 }
 
 async fn swings(client: &Client, name: &AutoscalerRef, since: UnixMillis) -> Option<Swings> {
-    let (_, labels) = decisions(client, name);
+    let labels = labels(&name.key.name, name.kind);
     let (mut swings, mut before) = (Swings::default(), None);
     let namespace = Some(&*name.key.namespace);
     let wanted = Wanted { namespace, labels: &labels, since: Some(since), thousands: THOUSANDS };
@@ -106,16 +105,7 @@ mod tests {
     /// The reversals of decisions, each a minute after the one before: the replicas before, those decided on, and what
     /// was done.
     fn reversals(decisions: &[(i32, i32, CarriedOut)]) -> usize {
-        let basis = Arc::new(Basis {
-            min: 1,
-            max: 9,
-            schedules: [None, None],
-            bounds_until: None,
-            windows: [0, 300_000],
-            tolerance: [0.1, 0.1],
-            disabled: [false; 2],
-            metrics: Arc::new([]),
-        });
+        let basis = Arc::new(Basis::fake([]));
         let (mut swings, mut before) = (Swings::default(), None);
         for (minute, &(current, desired, carried)) in (1..).zip(decisions) {
             let mut entry = Entry::at(START + minute * 60_000, basis.clone());

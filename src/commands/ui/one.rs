@@ -1,5 +1,6 @@
 //! One autoscaler as a stream of JSON lines: its status, and its decisions.
 
+use super::super::operate::decisions::labels;
 use super::error::{is_refused, problem};
 use super::lean;
 use super::problems::Problems;
@@ -7,8 +8,7 @@ use super::reflect::{api, resource};
 use super::row::Row;
 use super::rows::Rows;
 use super::watching::{Seen, watched};
-use crate::ledger::api::{AUTOSCALER_LABEL, GROUP, KIND_LABEL, VERSION};
-use crate::ledger::autoscaler_label;
+use crate::ledger::api::{GROUP, VERSION};
 use crate::watch::AutoscalerRef;
 use futures::stream::{BoxStream, select};
 use futures::{Stream, StreamExt, stream};
@@ -33,14 +33,11 @@ const PAGE_SIZE: u32 = 500;
 const SILENCE: Duration = Duration::from_secs(10);
 /// The name of the ledger's resource in messages.
 const DECISIONS: &str = "decisions.decisions.plimsoll.dev";
-/// The decisions in the namespace of an autoscaler, and the labels of its own.
-pub fn decisions(client: &Client, autoscaler: &AutoscalerRef) -> (Api<DynamicObject>, String) {
+/// The decisions in a namespace.
+fn decisions(client: &Client, namespace: &str) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk(GROUP, VERSION, "Decision");
     let resource = ApiResource::from_gvk_with_plural(&kind, "decisions");
-    let AutoscalerRef { kind, key } = autoscaler;
-    let label = autoscaler_label(&key.name);
-    let labels = format!("{AUTOSCALER_LABEL}={label},{KIND_LABEL}={}", kind.as_str());
-    (Api::namespaced_with(client.clone(), &key.namespace, &resource), labels)
+    Api::namespaced_with(client.clone(), namespace, &resource)
 }
 
 /// What happens.
@@ -60,7 +57,8 @@ pub fn stream(
     let namespace = &autoscaler.key.namespace;
     let only = watcher::Config::default().fields(&format!("metadata.name={}", autoscaler.key.name));
     let objects = watched(api(&client, autoscaler.kind, Some(namespace)), only);
-    let (api, labels) = decisions(&client, &autoscaler);
+    let api = decisions(&client, namespace);
+    let labels = labels(&autoscaler.key.name, autoscaler.kind);
     let config = watcher::Config::default().labels(&labels).page_size(PAGE_SIZE);
     let decided = watched(api, config).map(Happening::Decision);
     let happenings = select(objects.map(Happening::Object), decided).boxed();
@@ -258,6 +256,7 @@ impl One {
 mod tests {
     use super::*;
     use crate::clock::Clock;
+    use crate::ledger::api::{AUTOSCALER_LABEL, KIND_LABEL};
     use crate::watch::ObjectKey;
     use kube::core::Status;
 
@@ -286,12 +285,11 @@ mod tests {
         assert_eq!(Listing::default().lines(), ["{\"decisions\":[]}"]);
     }
 
-    #[tokio::test]
-    async fn decisions_of_a_long_name_are_selected_by_its_label() {
-        let (client, _) = crate::fake::api(|_| crate::fake::failure(404, "NotFound", "none"));
+    #[test]
+    fn decisions_of_a_long_name_are_selected_by_its_label() {
         let key = ObjectKey { namespace: "shop".to_owned(), name: "x".repeat(100) };
         let autoscaler = AutoscalerRef::autoscaler(key);
-        let (_, labels) = decisions(&client, &autoscaler);
+        let labels = labels(&autoscaler.key.name, autoscaler.kind);
         // As the ledger labels them.
         let ledger = crate::ledger::metadata(&autoscaler, (1, 0, 1), 0);
         let expected = &ledger.labels[AUTOSCALER_LABEL];

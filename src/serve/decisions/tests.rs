@@ -32,16 +32,7 @@ fn record(ledger: &Ledger, namespace: &str, name: &str, n: i64) {
 fn record_with(ledger: &Ledger, namespace: &str, name: &str, n: i64, message: Option<String>) {
     let query = format!("sum(rate({}[2m]))", "x".repeat(200)).into();
     let metric = MetricBasis::new("http_requests", Some(query), Target::Average(1));
-    let basis = Basis {
-        min: 1,
-        max: 9,
-        schedules: [None, None],
-        bounds_until: None,
-        windows: [0, 300_000],
-        tolerance: [0.1, 0.1],
-        disabled: [false; 2],
-        metrics: [metric].into(),
-    };
+    let basis = Basis::fake([metric]);
     let mut entry = Entry::at(START + n * 1000, Arc::new(basis));
     (entry.generation, entry.message) = (Some(n), message.map(Into::into));
     let key = ObjectKey { namespace: namespace.to_owned(), name: name.to_owned() };
