@@ -111,9 +111,9 @@ bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods
 	@$(PROGRAM) bench
 	@target/release/bench --large
 
-bench-growth: parts ## How costs grow: one size after the other, as docs/growth.md shows them
+bench-growth: parts ## How costs grow: one size after the other, as docs/growth.md shows them; SIZE=metrics for one of them
 	@$(PROGRAM) bench
-	@target/release/bench --growth
+	@target/release/bench --growth $(if $(SIZE),"$(SIZE)")
 
 bench-outage: parts ## Prometheus away for 10 minutes and kube-apiserver for 2, under 10,000 autoscalers; OUTAGE="1000 60 30"
 	@$(PROGRAM) bench

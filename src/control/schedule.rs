@@ -74,12 +74,21 @@ impl Schedule {
 ///
 /// Autoscalers whose queries have the same shape are a cohort: they are evaluated together, so that
 /// their queries are batched. A cohort of more than [`MAX_TOGETHER`] is divided among several phases
-/// by namespace, and a larger namespace by name. Other autoscalers keep the phase of their first
+/// by namespace, and a larger namespace by name. Cohorts begin at whole [`SLOT`]s, so that queries of different shapes
+/// are sent at the same time, and joined. Other autoscalers keep the phase of their first
 /// evaluation. Many that are evaluated at once, as after a start, are spread from then on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Phases {
+    /// The begin of a slot.
+    origin: Instant,
     cohorts: HashMap<u64, Cohort>,
     shapes: HashMap<AutoscalerRef, u64>,
+}
+
+impl Default for Phases {
+    fn default() -> Self {
+        Self { origin: Instant::now(), cohorts: HashMap::new(), shapes: HashMap::new() }
+    }
 }
 
 /// The autoscalers of one query shape.
@@ -132,6 +141,8 @@ const MAX_UNSPREAD: usize = 16;
 /// The time over which the phases of a cohort, and cohorts that are due together, are spread,
 /// regardless of the period of each autoscaler.
 const COMMON_PERIOD: Duration = Duration::from_secs(15);
+/// How far apart the phases of different cohorts are.
+const SLOT: Duration = Duration::from_secs(1);
 
 impl Phases {
     /// Sets the query shape of an autoscaler, or none. `due` is the time of the evaluation that made
@@ -164,10 +175,16 @@ impl Phases {
             } else {
                 Duration::ZERO
             };
-            let namespaces = HashMap::new();
-            let new = || Cohort { size: 0, namespaces, anchor: due + spread };
+            let (namespaces, anchor) = (HashMap::new(), self.slot_of(due + spread));
+            let new = || Cohort { size: 0, namespaces, anchor };
             self.cohorts.entry(shape).or_insert_with(new).join(&autoscaler.key.namespace);
         }
+    }
+
+    /// The begin of the slot of a time.
+    fn slot_of(&self, time: Instant) -> Instant {
+        let passed = time.saturating_duration_since(self.origin);
+        time - Duration::from_nanos((passed.as_nanos() % SLOT.as_nanos()) as u64)
     }
 
     /// The time of the evaluation after one that was due. Periods that were overrun are skipped.
@@ -285,7 +302,23 @@ mod tests {
             phases.set(autoscaler, Some(n as u64 % 20), start, 100);
         }
         let grouped = times(&phases);
-        assert!(grouped.len() == 20 && spread(&grouped));
+        assert!((10..=15).contains(&grouped.len()) && spread(&grouped), "{}", grouped.len());
+    }
+
+    #[test]
+    fn autoscalers_of_different_query_shapes_are_evaluated_in_few_slots() {
+        let mut phases = Phases::default();
+        let start = phases.origin;
+        let autoscalers: Vec<AutoscalerRef> = (0..1_000).map(|n| key(&n.to_string())).collect();
+        for (n, autoscaler) in autoscalers.iter().enumerate() {
+            // Created one after the other, and not at whole seconds.
+            let due = start + Duration::from_millis(37 * n as u64);
+            phases.set(autoscaler, Some(n as u64), due, 1);
+        }
+        let now = start + 4 * PERIOD;
+        let next = autoscalers.iter().map(|one| phases.next(one, PERIOD, now, now, 1));
+        let times: BTreeSet<Instant> = next.collect();
+        assert_eq!(times.len(), 15);
     }
 
     #[test]

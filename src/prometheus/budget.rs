@@ -101,6 +101,13 @@ impl Reservation {
         }
     }
 
+    /// A reservation of its own for so many of the bytes, or all that there are.
+    pub fn split_off(&mut self, bytes: usize) -> Self {
+        let bytes = bytes.min(self.bytes);
+        self.bytes -= bytes;
+        Self { budget: self.budget.clone(), user: self.user.clone(), bytes }
+    }
+
     fn release(&mut self, bytes: usize) {
         self.budget.all.release(&self.budget.cluster, bytes);
         if let Some(user) = &self.user {

@@ -25,11 +25,18 @@ pub struct Estimates {
     pub unfiltered_series: Option<f64>,
     /// The most queries in a batch. Smaller after a batch took too long.
     pub max_batch: usize,
+    /// Whether required labels are matched: a query that did not match them failed.
+    pub match_required: bool,
 }
 
 impl Default for Estimates {
     fn default() -> Self {
-        Self { filtered_series: None, unfiltered_series: None, max_batch: usize::MAX }
+        Self {
+            filtered_series: None,
+            unfiltered_series: None,
+            max_batch: usize::MAX,
+            match_required: false,
+        }
     }
 }
 

@@ -22,4 +22,5 @@ mod scan;
 pub mod shape;
 pub mod template;
 pub mod tree;
+pub mod union;
 mod written_labels;

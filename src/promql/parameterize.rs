@@ -30,7 +30,7 @@ fn parameterize(query: &str) -> Option<ShapedQuery> {
     let mut tree = tree::parse(query, &bounds::PLANNED_QUERY).ok()?;
     tree::normalize(&mut tree);
     let (mut parameters, mut arguments) = (Vec::new(), Vec::new());
-    for (name, values) in common_matchers(&mut tree)? {
+    for (name, values) in common_matchers(&mut tree, plain_matchers)? {
         let candidate = CandidateLabel { name: &name, single_value: values.len() == 1 };
         let result = exactness::analyze(&tree, &candidate);
         if let Some(ResultKind::Vector { has_label }) = result {
@@ -48,24 +48,53 @@ fn parameterize(query: &str) -> Option<ShapedQuery> {
             values.filter(|(_, values)| values.iter().all(|v| !v.is_empty())).unzip();
         selective = is_selective_without(&mut tree, &parameters);
     }
-    if parameters.is_empty() {
+    // A selector that has nothing else needs the matcher.
+    let required = if selective { required_labels(&mut tree) } else { Vec::new() };
+    if parameters.is_empty() && required.is_empty() {
         return None;
     }
-    insert_parameters(&mut tree, &parameters);
+    insert_parameters(&mut tree, &parameters, &required);
     let text = tree.to_string();
     // The text is sent, not the tree, so both must mean the same.
     if !tree::parses_to(&text, &tree) {
         return None;
     }
-    let shape = Arc::new(QueryShape::new(text, parameters, selective));
+    let shape = Arc::new(QueryShape::new(text, parameters, required, selective));
     Some(ShapedQuery { shape, arguments: arguments.into() })
 }
 
-/// The labels that every selector matches by the same values, with the values.
-fn common_matchers(tree: &mut Expr) -> Option<Vec<(String, Vec<String>)>> {
-    let mut common: Option<Vec<(String, Vec<String>)>> = None;
+/// The labels that may not be empty in any selector, and need not be matched: that changes no other row.
+fn required_labels(tree: &mut Expr) -> Vec<String> {
+    let mut labels = common_matchers(tree, nonempty_matchers).unwrap_or_default();
+    labels.retain(|name| {
+        let candidate = CandidateLabel { name, single_value: false };
+        exactness::analyze(tree, &candidate) == Some(ResultKind::Vector { has_label: true })
+    });
+    labels
+}
+
+/// The labels that a selector matches exactly once, by not being empty; sorted.
+fn nonempty_matchers(selector: &VectorSelector) -> Vec<String> {
+    let matchers = &selector.matchers.matchers;
+    if !selector.matchers.or_matchers.is_empty() {
+        return Vec::new();
+    }
+    let once = |name: &str| matchers.iter().filter(|m| m.name == name).count() == 1;
+    let nonempty = |m: &&Matcher| m.op == MatchOp::NotEqual && m.value.is_empty();
+    let found = matchers.iter().filter(nonempty).filter(|m| m.name != "__name__" && once(&m.name));
+    let mut labels: Vec<String> = found.map(|m| m.name.clone()).collect();
+    labels.sort_unstable();
+    labels
+}
+
+/// What all selectors have in common of what `of` gives for each; none if there is no selector.
+fn common_matchers<M: PartialEq>(
+    tree: &mut Expr,
+    of: fn(&VectorSelector) -> Vec<M>,
+) -> Option<Vec<M>> {
+    let mut common: Option<Vec<M>> = None;
     tree::selectors(tree, &mut |selector| {
-        let matchers = plain_matchers(selector);
+        let matchers = of(selector);
         match &mut common {
             None => common = Some(matchers),
             Some(common) => common.retain(|label| matchers.contains(label)),
@@ -138,9 +167,9 @@ fn alternatives(regex: &str) -> Option<Vec<String>> {
     Some(values.into_iter().collect())
 }
 
-/// Puts the placeholder in the place of the parameters' matchers, and adds their names to each list of
-/// labels that series are grouped or matched by.
-fn insert_parameters(tree: &mut Expr, parameters: &[Parameter]) {
+/// Puts the placeholder in the place of the matchers of parameters and required labels, and adds the names of
+/// parameters to each list of labels that series are grouped or matched by.
+fn insert_parameters(tree: &mut Expr, parameters: &[Parameter], required: &[String]) {
     let add = |labels: &mut label::Labels| {
         for parameter in parameters {
             if !labels.labels.contains(&parameter.name) {
@@ -171,7 +200,9 @@ fn insert_parameters(tree: &mut Expr, parameters: &[Parameter]) {
         if let Some(Parts { selector: Some(selector), children: _ }) = tree::parts(node) {
             let matchers = &mut selector.matchers.matchers;
             matchers.retain(|matcher| {
-                parameters.iter().all(|parameter| parameter.name != matcher.name)
+                let mut replaced =
+                    parameters.iter().map(|parameter| &parameter.name).chain(required);
+                replaced.all(|name| *name != matcher.name)
             });
             matchers.push(shape::placeholder());
             matchers.sort_by_cached_key(ToString::to_string);

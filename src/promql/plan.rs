@@ -50,6 +50,8 @@ pub struct PlannedQuery {
     pub batch: Vec<Arguments>,
     /// All queries that its result answers.
     pub coverage: Coverage,
+    /// Whether it leaves required labels unmatched.
+    pub omits_required: bool,
     /// For an unfiltered query, the number of distinct values of the other parameters in the batch:
     /// about how many times the series of one object its result has. None if filtered.
     pub argument_sets: Option<usize>,
@@ -88,11 +90,13 @@ pub fn plan(
 ) -> Vec<PlannedQuery> {
     let PlanInput { pending, expected, recent } = input;
     if shape.parameters.is_empty() {
-        let query = shape.render(&[]);
+        let query = shape.render(&[], estimates.match_required);
         let batch = pending.iter().cloned().collect();
         let coverage = Coverage(Vec::new());
-        return vec![PlannedQuery { query, batch, coverage, argument_sets: None }];
+        let omits_required = !estimates.match_required && !shape.required.is_empty();
+        return vec![PlannedQuery { query, batch, coverage, omits_required, argument_sets: None }];
     }
+    let match_required = estimates.match_required;
     let series = estimates.filtered_series.unwrap_or(0.0);
 
     let queries: Vec<&Arguments> = pending.union(expected).collect();
@@ -114,14 +118,17 @@ pub fn plan(
     });
     match unfiltered {
         Some((parameter, cost)) if cost < filtered.min(single) => {
-            vec![batch(shape, &likely, Some(parameter))]
+            vec![batch(shape, &likely, Some(parameter), match_required)]
         }
         _ if filtered < single && queries.len() > 1 => {
             // Batches of equal size: a small remainder would hardly be worth a query.
             let size = queries.len().div_ceil(queries.len().div_ceil(max_batch));
-            queries.chunks(size).map(|chunk| batch(shape, chunk, None)).collect()
+            queries.chunks(size).map(|chunk| batch(shape, chunk, None, match_required)).collect()
         }
-        _ => pending.iter().map(|arguments| batch(shape, &[arguments], None)).collect(),
+        _ => {
+            let one = |arguments| batch(shape, &[arguments], None, match_required);
+            pending.iter().map(one).collect()
+        }
     }
 }
 
@@ -152,18 +159,20 @@ fn argument_sets(queries: &[&Arguments], except: usize) -> usize {
     queries.iter().map(others).collect::<BTreeSet<_>>().len()
 }
 
-/// One query for all of these; the parameter with the index `unfiltered` is not matched.
+/// One query for all of these; the parameter with the index `unfiltered` is not matched, and required labels only on
+/// demand.
 pub fn batch(
     shape: &QueryShape,
     queries: &[&Arguments],
     unfiltered: Option<usize>,
+    match_required: bool,
 ) -> PlannedQuery {
     let values = |index: usize| -> Option<BTreeSet<&String>> {
         (unfiltered != Some(index))
             .then(|| queries.iter().flat_map(|arguments| &arguments[index]).collect())
     };
     let values: Vec<_> = (0..shape.parameters.len()).map(values).collect();
-    let query = shape.render(&values);
+    let query = shape.render(&values, match_required);
     let owned = |values: &Option<BTreeSet<&String>>| {
         values.as_ref().map(|values| values.iter().copied().cloned().collect())
     };
@@ -171,13 +180,14 @@ pub fn batch(
         query,
         batch: queries.iter().map(|arguments| (*arguments).clone()).collect(),
         coverage: Coverage(values.iter().map(owned).collect()),
+        omits_required: !match_required && !shape.required.is_empty(),
         argument_sets: unfiltered.map(|parameter| argument_sets(queries, parameter)),
     }
 }
 
-/// The query for one by itself.
+/// The query for one by itself, exactly as it is.
 pub fn single(shape: &QueryShape, arguments: &Arguments) -> PlannedQuery {
-    batch(shape, &[arguments], None)
+    batch(shape, &[arguments], None, true)
 }
 
 #[cfg(test)]
@@ -219,7 +229,7 @@ mod tests {
             queries.iter().map(|query| query.arguments.clone()).collect();
         let planned = planned(&queries[0].shape, &pending, Estimates::default(), Limits::default());
         let [batch] = &planned[..] else { panic!("more than one query") };
-        let selector = r#"x_total{a=~"1|x\\.y",namespace=~"ba\"nk|shop",pod!=""}"#;
+        let selector = r#"x_total{a=~"1|x\\.y",namespace=~"ba\"nk|shop"}"#;
         let expected = format!(r#"sum by (namespace, pod, a) (rate({selector}[2m]))"#);
         assert_eq!(batch.query, expected);
         assert!(pending.iter().all(|arguments| batch.coverage.contains(arguments)));

@@ -18,6 +18,10 @@
 //! The rows with `app="web",ns="shop"` belong to the first query, those with `app="api",ns="shop"` to the
 //! second. Both parameters have [`Parameter::in_result`] unset: the queries themselves would return neither label, so
 //! they are removed when the rows are read. `parameterize` finds the parameters of a query.
+//!
+//! A label that a query requires, `x{pod!=""}`, is not matched in what is sent: for that matcher Prometheus merges the lists of series of all
+//! values that the label has in its index, of whatever metric: 3 ms of CPU with 10,000 pods, where the rest of the query takes 0.5 ms. The rows without
+//! the label are left out when they are read.
 
 use super::bounds;
 use super::matcher::regex_of;
@@ -34,6 +38,9 @@ pub struct QueryShape {
     text: String,
     /// The labels whose values differ, sorted by name. Empty if the query can only be sent as it is.
     pub parameters: Vec<Parameter>,
+    /// The labels that must not be empty (`pod!=""` in each selector), sorted. A query that does not match them has all rows
+    /// of one that does, and others, which lack one of the labels.
+    pub required: Vec<String>,
     /// Whether each selector still has a metric name or a label value if no parameter is matched.
     selective: bool,
 }
@@ -61,7 +68,7 @@ pub struct ShapedQuery {
     pub arguments: Arguments,
 }
 
-/// The label of the placeholder matcher, which stands for the matchers of all parameters.
+/// The label of the placeholder matcher, which stands for the matchers of all parameters and required labels.
 const PLACEHOLDER: &str = "__plimsoll_placeholder__";
 
 /// Whether a query mentions the placeholder itself, so that it can't have parameters.
@@ -69,7 +76,7 @@ pub(super) fn mentions_placeholder(query: &str) -> bool {
     query.contains(PLACEHOLDER)
 }
 
-/// The matcher that stands for those of all parameters.
+/// The matcher that stands for those of all parameters and required labels.
 pub(super) fn placeholder() -> Matcher {
     Matcher::new(MatchOp::Equal, PLACEHOLDER, "")
 }
@@ -77,12 +84,18 @@ pub(super) fn placeholder() -> Matcher {
 impl QueryShape {
     /// The shape of a query that is sent as it is.
     pub(super) fn without_parameters(query: &str) -> Self {
-        Self { text: query.to_owned(), parameters: Vec::new(), selective: true }
+        let (parameters, required) = (Vec::new(), Vec::new());
+        Self { text: query.to_owned(), parameters, required, selective: true }
     }
 
     /// A shape with the printed tree, placeholders included.
-    pub(super) fn new(text: String, parameters: Vec<Parameter>, selective: bool) -> Self {
-        Self { text, parameters, selective }
+    pub(super) fn new(
+        text: String,
+        parameters: Vec<Parameter>,
+        required: Vec<String>,
+        selective: bool,
+    ) -> Self {
+        Self { text, parameters, required, selective }
     }
 
     /// Whether a query of this shape may leave a parameter unmatched. Without a metric name or a
@@ -93,13 +106,19 @@ impl QueryShape {
 
     /// The approximate memory in bytes.
     pub fn bytes(&self) -> usize {
-        let names: usize = self.parameters.iter().map(|parameter| parameter.name.len() + 32).sum();
+        let names = self.parameters.iter().map(|parameter| &parameter.name).chain(&self.required);
+        let names: usize = names.map(|name| name.len() + 32).sum();
         size_of::<Self>() + self.text.len() + names
     }
 
-    /// The query for these values of each parameter; a parameter with `None` is not matched.
-    pub(super) fn render(&self, values: &[Option<BTreeSet<&String>>]) -> String {
-        if self.parameters.is_empty() {
+    /// The query for these values of each parameter; a parameter with `None` is not matched. Required labels are
+    /// matched only on demand.
+    pub(super) fn render(
+        &self,
+        values: &[Option<BTreeSet<&String>>],
+        match_required: bool,
+    ) -> String {
+        if self.parameters.is_empty() && self.required.is_empty() {
             return self.text.clone();
         }
         let mut tree = tree::parse(&self.text, &bounds::PLANNED_QUERY).expect("it was read before");
@@ -116,8 +135,10 @@ impl QueryShape {
                 }
             })
         };
+        let required = self.required.iter().filter(|_| match_required);
+        let required = required.map(|label| Matcher::new(MatchOp::NotEqual, label, ""));
         let matchers: Vec<Matcher> =
-            self.parameters.iter().zip(values).filter_map(matcher).collect();
+            self.parameters.iter().zip(values).filter_map(matcher).chain(required).collect();
         tree::selectors(&mut tree, &mut |selector| {
             let own = &mut selector.matchers.matchers;
             own.retain(|matcher| matcher.name != PLACEHOLDER);
@@ -134,7 +155,7 @@ impl ShapedQuery {
     /// The query by itself, as text.
     pub fn text(&self) -> String {
         let values = self.arguments.iter().map(|values| Some(values.iter().collect()));
-        self.shape.render(&values.collect::<Vec<_>>())
+        self.shape.render(&values.collect::<Vec<_>>(), true)
     }
 
     /// The approximate memory in bytes, including the shape.

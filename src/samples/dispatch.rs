@@ -14,7 +14,7 @@ use crate::promql::shape::{Arguments, QueryShape};
 use futures::FutureExt;
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -89,6 +89,17 @@ impl Coalescer {
         };
         let now = Instant::now();
         let mut state = queries.state();
+        if planned.omits_required
+            && let Err(MetricError::Prometheus(error)) = &result
+        {
+            let at_once = matches!(error, Error::Refused(_) | Error::InvalidResponse(_));
+            if at_once || matches!(error, Error::Timeout(_)) {
+                state.estimator.required_failed(now);
+            }
+            if at_once {
+                return self.launch_parts(queries, state, [planned.batch], &flows, now);
+            }
+        }
         let backoff = self.record(&mut state, &planned, &result, started, now);
         let is_batch = planned.batch.len() > 1;
         let batch = &planned.batch;
@@ -109,12 +120,24 @@ impl Coalescer {
             }
             return FlightOutcome::Completed(result);
         };
+        self.launch_parts(queries, state, parts, &flows, now)
+    }
+
+    /// Plans the parts of a batch, and starts them. The state is not locked meanwhile.
+    fn launch_parts(
+        self: &Arc<Self>,
+        queries: &Arc<ShapeQueries>,
+        state: MutexGuard<'_, ShapeState>,
+        parts: impl IntoIterator<Item = Vec<Arguments>>,
+        flows: &[Flow],
+        now: Instant,
+    ) -> FlightOutcome {
         let estimates = state.estimator.estimates(now);
         drop(state);
         let parts = plan_parts(&queries.shape, parts, estimates);
         let mut state = queries.state();
         let launch = |part: PlannedQuery| {
-            let flows = flows_of(&state, &part).unwrap_or_else(|| flows.clone());
+            let flows = flows_of(&state, &part).unwrap_or_else(|| flows.to_vec());
             self.launch(queries, &mut state, part, flows, now)
         };
         FlightOutcome::Split(parts.into_iter().map(launch).collect())
@@ -202,7 +225,7 @@ fn max_backoff(error: &Error) -> Option<Duration> {
 /// large as a result may be, so that the plan avoids them.
 fn plan_parts(
     shape: &QueryShape,
-    parts: [Vec<Arguments>; 2],
+    parts: impl IntoIterator<Item = Vec<Arguments>>,
     estimates: Estimates,
 ) -> Vec<PlannedQuery> {
     let largest = Some(Limits::default().series as f64);

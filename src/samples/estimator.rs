@@ -33,6 +33,8 @@ pub struct CardinalityEstimator {
     batch_limit: Option<BatchLimit>,
     /// When unfiltered queries are tried again, once one was too large.
     unfiltered_backoff: Option<Backoff>,
+    /// When required labels are left unmatched again, once a query without them failed.
+    required_backoff: Option<Backoff>,
 }
 
 /// The largest batch.
@@ -69,15 +71,16 @@ impl Backoff {
 impl CardinalityEstimator {
     /// The estimates for a plan.
     pub fn estimates(&self, now: Instant) -> Estimates {
-        let backs_off = self.unfiltered_backoff.as_ref().is_some_and(|backoff| now < backoff.until);
+        let backs_off = |backoff: &Option<Backoff>| backoff.as_ref().is_some_and(|b| now < b.until);
         Estimates {
             filtered_series: self.filtered_series,
             // The largest possible result, so that the plan avoids unfiltered queries.
-            unfiltered_series: match backs_off {
+            unfiltered_series: match backs_off(&self.unfiltered_backoff) {
                 true => Some(Limits::default().series as f64),
                 false => self.unfiltered_series,
             },
             max_batch: self.batch_limit.as_ref().map_or(usize::MAX, |limit| limit.queries),
+            match_required: backs_off(&self.required_backoff),
         }
     }
 
@@ -131,13 +134,22 @@ impl CardinalityEstimator {
 
     /// Records that an unfiltered query failed because of series that no caller queried.
     pub fn unfiltered_failed(&mut self, now: Instant) {
-        match &mut self.unfiltered_backoff {
-            Some(backoff) => {
-                backoff.retried = now >= backoff.until;
-                backoff.failed(now);
-            }
-            none => *none = Some(Backoff::new(now)),
+        back_off(&mut self.unfiltered_backoff, now);
+    }
+
+    /// Records that a query without the matchers of required labels failed: maybe because of series that lack one.
+    pub fn required_failed(&mut self, now: Instant) {
+        back_off(&mut self.required_backoff, now);
+    }
+}
+
+fn back_off(backoff: &mut Option<Backoff>, now: Instant) {
+    match backoff {
+        Some(backoff) => {
+            backoff.retried = now >= backoff.until;
+            backoff.failed(now);
         }
+        none => *none = Some(Backoff::new(now)),
     }
 }
 
@@ -151,7 +163,7 @@ mod tests {
         let shape = ShapedQuery::of(r#"sum by (pod) (x{a="1"})"#).shape;
         let queries: Vec<Arguments> =
             (0..size).map(|n| Arguments::from([vec![n.to_string()]].to_vec())).collect();
-        batch(&shape, &queries.iter().collect::<Vec<_>>(), None)
+        batch(&shape, &queries.iter().collect::<Vec<_>>(), None, false)
     }
 
     #[test]

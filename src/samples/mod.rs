@@ -7,6 +7,7 @@ mod error;
 mod estimator;
 mod flight;
 mod handle;
+mod join;
 mod metric_types;
 mod objects;
 mod recent_quota;

@@ -132,6 +132,7 @@ impl<'a> Lookup<'a> {
     fn all_rows<'s>(&'s self, value: Option<&'s str>) -> impl Iterator<Item = u32> + 's {
         let Self { result, index, values, hash, several, .. } = self;
         let table = &*result.table;
+        let required = &result.query().shape.required;
         let mut hash = hash.clone();
         value.iter().for_each(|value| value.hash(&mut hash));
         let found = index.find(table, hash.finish(), move || values.iter().copied().chain(value));
@@ -139,7 +140,7 @@ impl<'a> Lookup<'a> {
             several.iter().all(|(name, any_of)| {
                 let label = table.label(*row, name);
                 any_of.binary_search_by(|value| value.as_str().cmp(label)).is_ok()
-            })
+            }) && required.iter().all(|name| !table.label(*row, name).is_empty())
         };
         found.filter(is_selected)
     }

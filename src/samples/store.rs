@@ -3,16 +3,14 @@
 use super::caller::Caller;
 use super::coalesce::{Coalescer, SendQuery};
 use super::error::MetricError;
-use super::flight::TableResult;
 use super::handle::QueryHandle;
+use super::join::Joiner;
 use super::metric_types::MetricTypes;
 use super::objects::ObjectSamples;
 use super::result::QueryResult;
-use super::table::Table;
 use super::total::Total;
-use crate::blocking;
 use crate::cache::{self, Cache};
-use crate::prometheus::{Client, Flow, InvalidSample, shortened};
+use crate::prometheus::{Client, Flow, InvalidSample};
 use crate::promql::guard::GuardError;
 use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, Query, QueryError};
 use crate::promql::shape::ShapedQuery;
@@ -20,7 +18,6 @@ use crate::supervise::Spawner;
 use futures::FutureExt;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 /// The results of queries to one server, coalesced and cached.
 #[derive(Clone)]
@@ -80,10 +77,6 @@ const UNEXPLAINED_REFUSAL_TTL: Duration = Duration::from_secs(60);
 const MAX_FORMATTED_BYTES: usize = 1024;
 /// The bytes of the cache of guarded queries.
 pub const GUARDED_QUERY_BYTES: usize = 16 << 20;
-/// The most bytes of a query in a warning.
-const MAX_LOGGED_BYTES: usize = 500;
-/// The size from which on decoding a response would block other tasks of the thread, in bytes.
-const LARGE_RESPONSE_BYTES: usize = 1 << 20;
 
 impl Caches {
     fn new() -> Self {
@@ -108,7 +101,7 @@ impl Store {
     /// A store in front of a server, whose results are cached for `max_age`. Queries are tasks, which
     /// may outlive their callers.
     pub fn new(prometheus: Client, max_age: Duration, spawner: Spawner) -> Self {
-        let coalescer = Coalescer::new(max_age, sender(&prometheus), spawner);
+        let coalescer = Coalescer::new(max_age, sender(&prometheus, &spawner), spawner);
         Self::with(prometheus, coalescer, Caches::new())
     }
 
@@ -117,7 +110,7 @@ impl Store {
     pub fn sharing_budget(&self, prometheus: Client, max_age: Duration) -> Self {
         let Inner { prometheus: base_client, coalescer, caches, .. } = &*self.0;
         let prometheus = prometheus.sharing_budget(base_client);
-        let coalescer = coalescer.sharing_quota(max_age, sender(&prometheus));
+        let coalescer = coalescer.sharing_quota(max_age, sender(&prometheus, &coalescer.spawner));
         Self::with(prometheus, coalescer, caches.clone())
     }
 
@@ -302,27 +295,7 @@ impl Store {
 }
 
 /// Sends queries to a server.
-fn sender(prometheus: &Client) -> SendQuery {
-    let client = prometheus.clone();
-    Arc::new(move |query, flows| send(client.clone(), query, flows).boxed())
-}
-
-/// Sends one query and decodes its response.
-async fn send(prometheus: Client, query: String, flows: Vec<Flow>) -> TableResult {
-    let started = Instant::now();
-    let result = prometheus.query(&query, &flows).await.and_then(|body| {
-        let large = body.len() > LARGE_RESPONSE_BYTES;
-        let decode = || Table::from_body(body);
-        if large { blocking::run(decode) } else { decode() }
-    });
-    let took = started.elapsed();
-    match &result {
-        Ok(table) => tracing::debug!(%query, series = table.series(), ?took, "Queried Prometheus"),
-        Err(error) => {
-            tracing::debug!(%query, %error, ?took, "Whole text of the failed query");
-            let query = shortened(&query, MAX_LOGGED_BYTES);
-            tracing::warn!(query, %error, ?took, "Failed to query Prometheus");
-        }
-    }
-    Ok(Arc::new(result?))
+fn sender(prometheus: &Client, spawner: &Spawner) -> SendQuery {
+    let joiner = Joiner::new(prometheus.clone(), spawner.clone());
+    Arc::new(move |query, flows| joiner.clone().query(query, flows).boxed())
 }

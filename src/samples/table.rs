@@ -3,6 +3,7 @@
 use crate::prometheus::{
     Body, Error, InvalidSample, Label, Reservation, ResultType, Series, read_query_response,
 };
+use crate::promql::union::QUERY_LABEL;
 use crate::time::UnixMillis;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, DefaultHasher, Hash, Hasher, RandomState};
@@ -43,6 +44,9 @@ const RESERVED_INDEXES: usize = 2;
 const NAME_LIST_OVERHEAD: usize = 80;
 /// The least bytes that are reserved at a time while a response is read.
 const RESERVATION_STEP: usize = 64 << 10;
+
+/// The lists of names that equal ones are found by while a response is read, by a hash of the names.
+type NameLists = HashMap<u64, Vec<u32>>;
 
 #[derive(Clone, Copy, Debug)]
 struct Row {
@@ -91,14 +95,46 @@ impl Table {
         Ok(Self { indexes: Mutex::new(indexes), ..table })
     }
 
+    /// Reads the body of the response to a [`union`] of so many queries: a table for each, as it
+    /// would be of the response to the query by itself.
+    ///
+    /// # Errors
+    /// As [`from_body`](Self::from_body), and if a series has none of the numbers.
+    ///
+    /// [`union`]: crate::promql::union
+    pub fn split_body(body: Body, queries: usize) -> Result<Vec<Self>, Error> {
+        let (body, mut reservation) = body.into_parts();
+        check_length(&body)?;
+        let mut parts: Vec<(Self, NameLists)> = (0..queries).map(|_| Default::default()).collect();
+        let mut stray = false;
+        read_query_response(&body, |series| {
+            let of = |(name, _): &&Label<'_>| *name == QUERY_LABEL;
+            let number = series.labels.iter().find(of).and_then(|(_, text)| text.parse().ok());
+            let part = number.and_then(|number: usize| parts.get_mut(number));
+            let Some((table, known)) = part else { return stray = true };
+            let labels: Vec<_> = series.labels.iter().filter(|label| !of(label)).cloned().collect();
+            table.push(Series { labels: &labels, ..series }, known);
+        })?;
+        if stray {
+            return Err(Error::InvalidResponse("a series is of none of the queries".to_owned()));
+        }
+        drop(body);
+        let tables = parts.into_iter().map(|(table, _)| table.shrunk());
+        let tables: Vec<Self> = tables.collect();
+        reservation.resize(tables.iter().map(Self::bytes).sum())?;
+        let reserved = |table: Self| {
+            let reservation = Some(reservation.split_off(table.bytes()));
+            Self { indexes: Mutex::new(Indexes { cached: Vec::new(), reservation }), ..table }
+        };
+        Ok(tables.into_iter().map(reserved).collect())
+    }
+
     /// Reads the body of a response, as long as `within` has room for the bytes of the table.
     fn read_within(
         body: &[u8],
         mut within: impl FnMut(usize) -> Result<(), Error>,
     ) -> Result<Self, Error> {
-        if u32::try_from(body.len()).is_err() {
-            return Err(Error::InvalidResponse("it is larger than 4 GiB".to_owned()));
-        }
+        check_length(body)?;
         let (mut table, mut known, mut room) = (Self::default(), HashMap::new(), Ok(()));
         let result_type = read_query_response(body, |series| {
             if room.is_ok() {
@@ -108,12 +144,16 @@ impl Table {
         })?;
         room?;
         table.scalar = result_type == ResultType::Scalar;
-        table.text.shrink_to_fit();
-        table.name_lists.shrink_to_fit();
-        table.cells.shrink_to_fit();
-        table.rows.shrink_to_fit();
-        table.invalid.shrink_to_fit();
-        Ok(table)
+        Ok(table.shrunk())
+    }
+
+    fn shrunk(mut self) -> Self {
+        self.text.shrink_to_fit();
+        self.name_lists.shrink_to_fit();
+        self.cells.shrink_to_fit();
+        self.rows.shrink_to_fit();
+        self.invalid.shrink_to_fit();
+        self
     }
 
     /// The memory in bytes while it is read, including the map of name lists.
@@ -136,7 +176,7 @@ impl Table {
         size_of::<(u64, u32)>() * self.rows.len()
     }
 
-    fn push(&mut self, series: Series<'_>, known: &mut HashMap<u64, Vec<u32>>) {
+    fn push(&mut self, series: Series<'_>, known: &mut NameLists) {
         let Series { labels, value, time } = series;
         let names = self.name_list(labels, known);
         let value = value.unwrap_or_else(|reason| {
@@ -156,7 +196,7 @@ impl Table {
 
     /// The index of the labels' names in `name_lists`; nearly always that of the row
     /// before. `known` has the indexes by a hash of the names.
-    fn name_list(&mut self, labels: &[Label<'_>], known: &mut HashMap<u64, Vec<u32>>) -> u32 {
+    fn name_list(&mut self, labels: &[Label<'_>], known: &mut NameLists) -> u32 {
         let same = |table: &Self, index: u32| {
             let names = table.names(index);
             names.len() == labels.len() && names.zip(labels).all(|(a, (b, _))| a == b)
@@ -256,6 +296,13 @@ impl Table {
     #[cfg(test)]
     pub(super) fn has_few_indexes(&self) -> bool {
         self.indexes.lock().unwrap().cached.len() <= MAX_INDEXES
+    }
+}
+
+fn check_length(body: &[u8]) -> Result<(), Error> {
+    match u32::try_from(body.len()) {
+        Ok(_) => Ok(()),
+        Err(_) => Err(Error::InvalidResponse("it is larger than 4 GiB".to_owned())),
     }
 }
 

@@ -16,6 +16,7 @@ mod fixture;
 mod freeze;
 mod ha;
 mod install;
+mod joined;
 mod memory;
 mod metric_rules;
 mod modes;

@@ -1,7 +1,7 @@
 //! The planner on a real Prometheus: queries in a batch have exactly the
 //! values, labels, times and errors that they have by themselves.
 
-use crate::runtime;
+use crate::{joined, runtime};
 use axum::Router;
 use axum::routing::get;
 use bed::process::Process;
@@ -226,8 +226,11 @@ fn template_of(function: &str) -> String {
     }
 }
 
+/// A query, with what it gave by itself.
+pub type Asked = (Arc<str>, Result<Vec<Row>, String>);
+
 /// A series with its labels sorted, and its value.
-type Row = (Vec<(String, String)>, Quantity);
+pub type Row = (Vec<(String, String)>, Quantity);
 
 /// The result of a query by itself, without the planner and the store.
 async fn single(prometheus: &Client, query: &str) -> Result<Vec<Row>, String> {
@@ -250,7 +253,7 @@ fn row(labels: impl Iterator<Item = (String, String)>, value: Quantity) -> Row {
     (labels, value)
 }
 
-fn rows_of(samples: &QueryResult) -> Vec<Row> {
+pub fn rows_of(samples: &QueryResult) -> Vec<Row> {
     let own = |sampled: SeriesRef<'_>| {
         row(sampled.labels().map(|(n, v)| (n.to_owned(), v.to_owned())), sampled.value())
     };
@@ -277,6 +280,8 @@ const NATIVE: &[&str] =
     &["histogram_avg", "histogram_count", "histogram_stddev", "histogram_stdvar", "histogram_sum"];
 
 struct Tried {
+    /// The queries, with what they gave by themselves.
+    asked: Vec<Asked>,
     queries: usize,
     found: usize,
     failed: usize,
@@ -284,7 +289,7 @@ struct Tried {
 }
 
 async fn try_all(prometheus: &Client, store: &Store, seed: u64, end: u128) -> Tried {
-    let mut tried = Tried { queries: 0, found: 0, failed: 0, parameterized: 0 };
+    let mut tried = Tried { asked: Vec::new(), queries: 0, found: 0, failed: 0, parameterized: 0 };
     let names: Vec<&str> = each_series().collect();
     let functions: Vec<String> = names.iter().copied().map(template_of).collect();
     let mut shown: BTreeSet<&str> = NATIVE.iter().copied().collect();
@@ -335,7 +340,9 @@ async fn try_all(prometheus: &Client, store: &Store, seed: u64, end: u128) -> Tr
         for ((query, of), batched) in asks.iter().zip(&shaped).zip(results) {
             tried.queries += 1;
             tried.parameterized += usize::from(!of.shape.parameters.is_empty());
-            match (single(prometheus, query).await, batched) {
+            let alone = single(prometheus, query).await;
+            tried.asked.push((query.clone(), alone.clone()));
+            match (alone, batched) {
                 (Ok(rows), Ok(samples)) => {
                     tried.found += usize::from(!rows.is_empty());
                     if let Some(function) = place.checked_sub(TEMPLATES.len())
@@ -389,7 +396,7 @@ fn a_batched_query_has_the_same_result_as_unbatched() {
         let background = BackgroundTasks::default();
         let store = Store::new(prometheus.clone(), Duration::ZERO, background.spawner());
         let end = u128::from(last.load(Ordering::SeqCst));
-        let Tried { queries, found, failed, parameterized } =
+        let Tried { asked, queries, found, failed, parameterized } =
             try_all(&prometheus, &store, seed, end).await;
         println!(
             "{queries} queries, {parameterized} of them with parameters; {found} found something, {failed} failed alike"
@@ -397,6 +404,7 @@ fn a_batched_query_has_the_same_result_as_unbatched() {
         assert!(parameterized * 2 > queries && found * 4 > queries && failed > 0);
         let at = format!("@ {}.{:03}", end / 1000, end % 1000);
         try_each_way(&url, &prometheus, &at).await;
+        joined::compare(&url, &prometheus, asked, seed).await;
         if std::env::var_os("QUERY_COSTS").is_some() {
             measure_costs().await;
         }

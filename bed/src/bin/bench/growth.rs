@@ -13,8 +13,9 @@ const SIZE: Size = Size { autoscalers: 1_000, pods: 10 };
 /// The size that grows, its value, and the measurements.
 type Row = (&'static str, usize, Value);
 
-/// Measures three values of each size and prints a table.
-pub async fn run() {
+/// Measures three values of each size, or of the one with this name, and prints a table.
+pub async fn run(only: Option<&str>) {
+    let wanted = |what: &str| only.is_none_or(|only| only == what);
     let mut rows: Vec<Row> = Vec::new();
     let mut world = World::start(SIZE, true).await;
     world.make_autoscalers().await;
@@ -42,17 +43,19 @@ pub async fn run() {
         ("series of a pod", 3, MetricChoice { metric: |_| "split_3_total".to_owned(), ..own }),
         ("series of a pod", 9, MetricChoice { metric: |_| "split_9_total".to_owned(), ..own }),
     ];
-    for (what, count, metrics) in choices {
+    for (what, count, metrics) in choices.into_iter().filter(|(what, ..)| wanted(what)) {
         world.set_metrics(metrics).await;
         rows.push((what, count, alone(&world, &idle).await));
     }
     world.set_metrics(own).await;
-    for count in [300, 100] {
+    let fewer: &[usize] = if wanted("autoscalers") { &[300, 100] } else { &[] };
+    for &count in fewer {
         world.keep_only(count).await;
         rows.push(("autoscalers", count, alone(&world, &idle).await));
     }
     drop(world);
-    for pods in [3, 30] {
+    let other: &[usize] = if wanted("pods of an autoscaler") { &[3, 30] } else { &[] };
+    for &pods in other {
         let world = World::start(Size { pods, ..SIZE }, false).await;
         world.make_autoscalers().await;
         let idle = block(&world, None, ROUNDS).await;

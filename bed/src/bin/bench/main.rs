@@ -59,8 +59,8 @@ fn main() -> ExitCode {
             let size = Size { autoscalers, pods };
             Plan { size, turns: 1, rounds: 4, requests: Duration::from_secs(5), peers: false }
         }
-        ["--growth"] => {
-            runtime().block_on(growth::run());
+        ["--growth", rest @ ..] => {
+            runtime().block_on(growth::run(rest.first().copied()));
             return ExitCode::SUCCESS;
         }
         ["--outage", rest @ ..] => {
@@ -82,7 +82,7 @@ fn main() -> ExitCode {
         }
         _ => {
             eprintln!(
-                "usage: bench [--short | --large | --growth | --alone AUTOSCALERS PODS |\n\
+                "usage: bench [--short | --large | --growth [SIZE] | --alone AUTOSCALERS PODS |\n\
                  \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
                  \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS]]"
             );

@@ -1,0 +1,312 @@
+//! Joins queries that are sent at the same time into one request, whatever their shapes: Prometheus takes 0.5 ms of CPU
+//! for a request besides what the query in it takes, which is often less than 0.1 ms.
+//!
+//! Only small queries are joined, and none that may spoil the others: a query is sent by itself until it has
+//! succeeded quickly with few series. If a request of several fails because of what was asked, all are sent by themselves; one that
+//! fails then stays by itself for a while. Failures of the server are those of all.
+
+use super::flight::TableResult;
+use super::table::Table;
+use crate::blocking;
+use crate::prometheus::{Client, Error, Flow, shortened};
+use crate::promql::union::{self, MEMBER_OVERHEAD};
+use crate::supervise::Spawner;
+use lru::LruCache;
+use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
+use std::num::NonZeroUsize;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+/// How long a query waits for others.
+const JOIN_DELAY: Duration = Duration::from_millis(1);
+/// The most queries of a request.
+const MAX_QUERIES: usize = 64;
+/// The most bytes of a request's query: VictoriaMetrics takes 16 KiB by default.
+const MAX_BYTES: usize = 12 << 10;
+/// The most series of a request, and of a query that is joined, by its last result.
+const MAX_SERIES: usize = 5_000;
+const MAX_QUERY_SERIES: usize = 1_000;
+/// The most time that the queries of a request took by themselves, and that a query that is joined took.
+const MAX_TIME: Duration = Duration::from_millis(500);
+const MAX_QUERY_TIME: Duration = Duration::from_millis(250);
+/// A request that takes longer is given up, and its queries are sent by themselves.
+const TIMEOUT: Duration = Duration::from_secs(2);
+/// After a request that took longer, its queries are measured by themselves again.
+const SLOW: Duration = Duration::from_secs(1);
+/// For how long what a query took is believed.
+const MEASURED: Duration = Duration::from_secs(600);
+/// For how long a query that failed by itself is not joined.
+const ALONE: Duration = Duration::from_secs(300);
+/// The most queries that are known, each with about 100 bytes.
+const MAX_KNOWN: usize = 20_000;
+/// The size from which on decoding a response would block other tasks of the thread, in bytes.
+const LARGE_RESPONSE_BYTES: usize = 1 << 20;
+/// The most bytes of a query in a warning.
+const MAX_LOGGED_BYTES: usize = 500;
+
+/// Sends the queries to one server.
+#[derive(Clone)]
+pub struct Joiner(Arc<Inner>);
+
+struct Inner {
+    client: Client,
+    spawner: Spawner,
+    hasher: RandomState,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// What is known of queries, by a hash of their texts.
+    known: LruCache<u64, Known>,
+    /// The queries that wait for others: of templates and rules, and users' own.
+    waiting: [Vec<Member>; 2],
+    /// The most queries of a request; fewer after one that failed.
+    max_queries: usize,
+}
+
+/// What is known of a query.
+#[derive(Clone)]
+enum Known {
+    /// It succeeded by itself.
+    Fast { until: Instant, took: Duration, series: usize },
+    /// It is no vector, failed, or is too large: it is not joined until then.
+    Alone { until: Instant },
+}
+
+/// A query that is to be joined.
+struct Member {
+    key: u64,
+    text: String,
+    flows: Vec<Flow>,
+    took: Duration,
+    series: usize,
+    /// None if it must be sent by itself.
+    answer: oneshot::Sender<Option<TableResult>>,
+}
+
+impl Joiner {
+    /// A joiner in front of a server. Requests of several queries are tasks, which may outlive their callers.
+    pub fn new(client: Client, spawner: Spawner) -> Self {
+        let known = LruCache::new(NonZeroUsize::new(MAX_KNOWN).expect("it is not zero"));
+        let state = State { known, waiting: [Vec::new(), Vec::new()], max_queries: MAX_QUERIES };
+        let (hasher, state) = (RandomState::new(), Mutex::new(state));
+        Self(Arc::new(Inner { client, spawner, hasher, state }))
+    }
+
+    /// The result of a query, charged to one of these flows.
+    pub async fn query(self, query: String, flows: Vec<Flow>) -> TableResult {
+        let key = self.0.hasher.hash_one(&query);
+        if let Some(answer) = self.join(key, &query, &flows)
+            && let Ok(Some(result)) = answer.await
+        {
+            return result;
+        }
+        self.query_alone(key, query, flows).await
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a query among those that wait for others, if it may be joined.
+    fn join(
+        &self,
+        key: u64,
+        query: &str,
+        flows: &[Flow],
+    ) -> Option<oneshot::Receiver<Option<TableResult>>> {
+        let now = Instant::now();
+        let known = self.state().known.get(&key).cloned()?;
+        let Known::Fast { until, took, series } = known else { return None };
+        if until < now {
+            return None;
+        }
+        let Some(text) = union::member(query).map(|text| text.into_owned()) else {
+            self.state().known.put(key, Known::Alone { until: now + MEASURED });
+            return None;
+        };
+        let users = flows.iter().all(|flow| matches!(flow, Flow::User(_)));
+        let (answer, receiver) = oneshot::channel();
+        let member = Member { key, text, flows: flows.to_vec(), took, series, answer };
+        let mut state = self.state();
+        let waiting = &mut state.waiting[usize::from(users)];
+        waiting.push(member);
+        if waiting.len() == 1 {
+            let joiner = self.clone();
+            self.0.spawner.spawn(async move {
+                tokio::time::sleep(JOIN_DELAY).await;
+                joiner.send_waiting(users);
+            });
+        }
+        Some(receiver)
+    }
+
+    /// Sends those that wait, in as few requests as the limits allow.
+    fn send_waiting(&self, users: bool) {
+        let mut state = self.state();
+        let members = std::mem::take(&mut state.waiting[usize::from(users)]);
+        let max_queries = state.max_queries;
+        drop(state);
+        let mut request: Vec<Member> = Vec::new();
+        let (mut bytes, mut series, mut took) = (0, 0, Duration::ZERO);
+        for member in members {
+            let more = member.text.len() + MEMBER_OVERHEAD;
+            let full = request.len() >= max_queries
+                || bytes + more > MAX_BYTES
+                || series + member.series > MAX_SERIES
+                || took + member.took > MAX_TIME;
+            if full {
+                self.send(std::mem::take(&mut request));
+                (bytes, series, took) = (0, 0, Duration::ZERO);
+            }
+            bytes += more;
+            series += member.series;
+            took += member.took;
+            request.push(member);
+        }
+        self.send(request);
+    }
+
+    fn send(&self, members: Vec<Member>) {
+        if members.len() < 2 {
+            // Those who wait send it by themselves.
+            return;
+        }
+        let joiner = self.clone();
+        self.0.spawner.spawn(async move {
+            let started = Instant::now();
+            let sent = tokio::time::timeout(TIMEOUT, joiner.query_joined(&members)).await;
+            let took = started.elapsed();
+            let result = sent.unwrap_or(Err(Error::Timeout(TIMEOUT)));
+            let queries = members.len();
+            match &result {
+                Ok(_) => tracing::debug!(queries, ?took, "Queried Prometheus, several at once"),
+                Err(error) => {
+                    tracing::debug!(queries, %error, ?took, "Failed to query several at once");
+                }
+            }
+            joiner.record_joined(&members, &result, took);
+            match result {
+                Ok(tables) => {
+                    for (member, table) in members.into_iter().zip(tables) {
+                        let _ = member.answer.send(Some(Ok(Arc::new(table))));
+                    }
+                }
+                Err(error) if !is_about_queries(&error) => {
+                    for member in members {
+                        let _ = member.answer.send(Some(Err(error.clone().into())));
+                    }
+                }
+                // They are dropped: those who wait send them by themselves.
+                Err(_) => {}
+            }
+        });
+    }
+
+    async fn query_joined(&self, members: &[Member]) -> Result<Vec<Table>, Error> {
+        let texts: Vec<&str> = members.iter().map(|member| member.text.as_str()).collect();
+        let flows = flows_of(members);
+        let body = self.0.client.query(&union::union(&texts), &flows).await?;
+        Table::split_body(body, members.len())
+    }
+
+    fn record_joined(
+        &self,
+        members: &[Member],
+        result: &Result<Vec<Table>, Error>,
+        took: Duration,
+    ) {
+        let mut state = self.state();
+        match result {
+            Ok(_) => state.max_queries = MAX_QUERIES.min(state.max_queries + 1),
+            Err(error) if is_about_queries(error) => {
+                state.max_queries = (members.len() / 2).max(2);
+            }
+            Err(_) => return,
+        }
+        if took > SLOW {
+            for member in members {
+                state.known.pop(&member.key);
+            }
+        }
+    }
+
+    /// Sends a query by itself, and decodes its response.
+    async fn query_alone(&self, key: u64, query: String, flows: Vec<Flow>) -> TableResult {
+        let started = Instant::now();
+        let body = self.0.client.query(&query, &flows).await;
+        let result = body.and_then(|body| match body.len() > LARGE_RESPONSE_BYTES {
+            true => blocking::run(|| Table::from_body(body)),
+            false => Table::from_body(body),
+        });
+        let took = started.elapsed();
+        self.record_alone(key, &result, took);
+        match &result {
+            Ok(table) => {
+                tracing::debug!(%query, series = table.series(), ?took, "Queried Prometheus");
+            }
+            Err(error) => {
+                tracing::debug!(%query, %error, ?took, "Whole text of the failed query");
+                let query = shortened(&query, MAX_LOGGED_BYTES);
+                tracing::warn!(query, %error, ?took, "Failed to query Prometheus");
+            }
+        }
+        Ok(Arc::new(result?))
+    }
+
+    fn record_alone(&self, key: u64, result: &Result<Table, Error>, took: Duration) {
+        let now = Instant::now();
+        let mut state = self.state();
+        let known = match result {
+            Ok(table) => {
+                let stays =
+                    matches!(state.known.peek(&key), Some(Known::Alone { until }) if *until > now);
+                let fast = took <= MAX_QUERY_TIME && table.series() <= MAX_QUERY_SERIES;
+                match (stays, fast && !table.is_scalar()) {
+                    (true, _) => return,
+                    // Spread over a fifth of the time: those that began together are not all measured at once.
+                    (false, true) => {
+                        let until = now + MEASURED.mul_f64(1.0 - (key % 1024) as f64 / 5_120.0);
+                        Known::Fast { until, took, series: table.series() }
+                    }
+                    (false, false) => {
+                        state.known.pop(&key);
+                        return;
+                    }
+                }
+            }
+            Err(error) if is_about_queries(error) => Known::Alone { until: now + ALONE },
+            Err(_) => return,
+        };
+        state.known.put(key, known);
+    }
+}
+
+/// The flows that a request may be charged to: any one of the users', or that of several namespaces.
+fn flows_of(members: &[Member]) -> Vec<Flow> {
+    let flows: BTreeSet<&Flow> = members.iter().flat_map(|member| &member.flows).collect();
+    let users = flows.iter().all(|flow| matches!(flow, Flow::User(_)));
+    match users || flows.len() == 1 {
+        true => flows.into_iter().cloned().collect(),
+        false => vec![Flow::Shared],
+    }
+}
+
+/// Whether a failure may be that of one query, and not of the server.
+fn is_about_queries(error: &Error) -> bool {
+    match error {
+        Error::Timeout(_)
+        | Error::TooLong { .. }
+        | Error::InvalidResponse(_)
+        | Error::Partial(_)
+        | Error::Refused(_)
+        | Error::Memory { .. } => true,
+        Error::Settings(_)
+        | Error::Overloaded(_)
+        | Error::Unreachable(_)
+        | Error::Unavailable { .. } => false,
+    }
+}
