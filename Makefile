@@ -227,7 +227,7 @@ PAGES := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md Dock
 	tests/data/traces/README.md tests/mutations/README.md .github/workflows
 
 docs: $(MDBOOK) ## The documents as a site, target/book/html/index.html; fails at a link that leads nowhere
-	@rm -rf $(BOOK) && mkdir -p $(BOOK)/src && cp --parents -r $(PAGES) $(BOOK)/src && cp docs/book.toml $(BOOK)
+	@rm -rf $(BOOK) && mkdir -p $(BOOK)/src && cp --parents -r $(PAGES) $(BOOK)/src && cp docs/book.toml docs/site.css $(BOOK)
 	@# Its links are relative to docs/; those of the book to the root.
 	@sed -E 's,\]\((\.\./)?,](docs/\1,; s,\]\(docs/\.\./,](,' docs/SUMMARY.md > $(BOOK)/src/SUMMARY.md
 	@docs/links $(BOOK)/src
