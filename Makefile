@@ -28,12 +28,13 @@ test-all: ## That, and what takes longer: Thanos, the oldest Kubernetes, all tes
 
 PARTS := lint licenses unit conformance simulate-fixed all-parts e2e test-node-short
 
-lint: ## Formatting, lints, the links of comments, and the workflows of CI
+lint: ## Formatting, lints, the links of comments and documents, and the workflows of CI
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@# The lock file of the fuzz targets is its own.
 	cd fuzz && $(CARGO) metadata --locked --format-version 1 >/dev/null
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items --quiet
+	@docs/links
 
 # All tests are of the whole workspace: the features of dependencies are those of all packages that a command names,
 # and others would be other builds.
