@@ -1,7 +1,7 @@
 //! Queries of different shapes in one request, on a real Prometheus: each has exactly the values,
 //! labels and errors that it has by itself.
 
-use crate::planned::{Asked, rows_of};
+use crate::rows::{Asked, rows_of};
 use bed::random::Random;
 use futures::future::join_all;
 use plimsoll::prometheus::Client;

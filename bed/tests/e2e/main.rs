@@ -35,6 +35,7 @@ mod reload;
 mod report;
 mod reproduced;
 mod rollouts;
+mod rows;
 mod scaling;
 mod schedules;
 mod security;

@@ -1,6 +1,7 @@
 //! The planner on a real Prometheus: queries in a batch have exactly the
 //! values, labels, times and errors that they have by themselves.
 
+use crate::rows::{Asked, rows_of, single};
 use crate::{joined, runtime};
 use axum::Router;
 use axum::routing::get;
@@ -8,8 +9,7 @@ use bed::process::Process;
 use bed::random::Random;
 use bed::{eventually, free_port, parts};
 use futures::future::join_all;
-use plimsoll::k8s::Quantity;
-use plimsoll::prometheus::{Client, Options, read_query_response};
+use plimsoll::prometheus::{Client, Options};
 use plimsoll::promql::cost::{Estimates, Limits};
 use plimsoll::promql::functions::each_series;
 use plimsoll::promql::matcher::Matcher;
@@ -18,7 +18,7 @@ use plimsoll::promql::query::{fields, times};
 use plimsoll::promql::shape::{Arguments, ShapedQuery};
 use plimsoll::promql::template::Template;
 use plimsoll::replica::BackgroundTasks;
-use plimsoll::samples::{Caller, QueryResult, SeriesRef, Store};
+use plimsoll::samples::{Caller, Store};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::sync::Arc;
@@ -224,42 +224,6 @@ fn template_of(function: &str) -> String {
         over_time if over_time.ends_with("_over_time") => format!("{over_time}({range})"),
         other => format!("{other}({instant})"),
     }
-}
-
-/// A query, with what it gave by itself.
-pub type Asked = (Arc<str>, Result<Vec<Row>, String>);
-
-/// A series with its labels sorted, and its value.
-pub type Row = (Vec<(String, String)>, Quantity);
-
-/// The result of a query by itself, without the planner and the store.
-async fn single(prometheus: &Client, query: &str) -> Result<Vec<Row>, String> {
-    let body = prometheus.query(query, &[]).await.map_err(|error| error.to_string())?;
-    let mut rows: Vec<Row> = Vec::new();
-    read_query_response(&body, |series| {
-        let labels = series.labels.iter().map(|(n, v)| (n.to_string(), v.to_string()));
-        // A number that does not fit is an invalid sample (`x * y` may be 1e18).
-        let Ok(value) = series.value else { return };
-        rows.push(row(labels, Quantity::from_f64(value).expect("finite")));
-    })
-    .map_err(|error| error.to_string())?;
-    rows.sort();
-    Ok(rows)
-}
-
-fn row(labels: impl Iterator<Item = (String, String)>, value: Quantity) -> Row {
-    let mut labels: Vec<_> = labels.collect();
-    labels.sort();
-    (labels, value)
-}
-
-pub fn rows_of(samples: &QueryResult) -> Vec<Row> {
-    let own = |sampled: SeriesRef<'_>| {
-        row(sampled.labels().map(|(n, v)| (n.to_owned(), v.to_owned())), sampled.value())
-    };
-    let mut rows: Vec<Row> = samples.iter().map(own).collect();
-    rows.sort();
-    rows
 }
 
 /// A random matcher for a label.

@@ -1,0 +1,223 @@
+//! Queries of any shape in one request, of a Prometheus that refuses some, is slow, or lies.
+
+use super::super::join::Joiner;
+use crate::prometheus::{BodyStream, Client, Flow, Options, Transport, TransportError};
+use crate::promql::union::QUERY_LABEL;
+use crate::supervise::Spawner;
+use bytes::Bytes;
+use futures::future::{self, BoxFuture, join_all};
+use futures::{FutureExt, StreamExt, stream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// What the server does with a query that names the metric `bad`.
+#[derive(Clone, Copy, PartialEq)]
+enum Bad {
+    Fine,
+    Refused,
+    Late,
+    /// It answers with a series that is of no query.
+    Stray,
+    /// The server can't serve anything.
+    Down,
+}
+
+/// A server that gives each query of a metric `hits_<number>` a series with the value of the number.
+#[derive(Debug)]
+struct Server(Arc<Mutex<Seen>>);
+
+#[derive(Debug)]
+struct Seen {
+    bad: Bad,
+    queries: Vec<String>,
+}
+
+impl std::fmt::Debug for Bad {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Bad")
+    }
+}
+
+impl Transport for Server {
+    fn send(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
+        let form = format!("http://h/?{}", String::from_utf8_lossy(request.body()));
+        let url = reqwest::Url::parse(&form).unwrap();
+        let query = url.query_pairs().find(|(name, _)| name == "query").unwrap().1.into_owned();
+        let mut seen = self.0.lock().unwrap();
+        let bad = if query.contains("bad") || seen.bad == Bad::Down { seen.bad } else { Bad::Fine };
+        seen.queries.push(query.clone());
+        let joined = query.contains(QUERY_LABEL);
+        let (status, body) = match bad {
+            Bad::Late => return future::pending().boxed(),
+            Bad::Refused => (422, r#"{"status":"error","error":"no"}"#.to_owned()),
+            Bad::Down => (503, "down".to_owned()),
+            Bad::Stray if joined => (200, vector([(r#"{"a":"b"}"#.to_owned(), 7)])),
+            _ => (200, answer(&query)),
+        };
+        let body = stream::iter([Ok(Bytes::from(body))]).boxed();
+        let response = http::Response::builder().status(status).body(body);
+        future::ready(Ok(response.unwrap())).boxed()
+    }
+}
+
+fn answer(query: &str) -> String {
+    let value = |text: &str| -> usize {
+        let digits = text.split("hits_").nth(1).unwrap_or("9");
+        digits.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(9)
+    };
+    if !query.contains(QUERY_LABEL) {
+        return vector([(r#"{"pod":"p"}"#.to_owned(), value(query))]);
+    }
+    let members = query.split("label_replace(").skip(1).enumerate();
+    vector(members.map(|(number, text)| {
+        (format!(r#"{{"pod":"p","{QUERY_LABEL}":"{number}"}}"#), value(text))
+    }))
+}
+
+fn vector(rows: impl IntoIterator<Item = (String, usize)>) -> String {
+    let rows = rows.into_iter();
+    let rows: Vec<String> = rows
+        .map(|(labels, value)| format!(r#"{{"metric":{labels},"value":[5,"{value}"]}}"#))
+        .collect();
+    let rows = rows.join(",");
+    format!(r#"{{"status":"success","data":{{"resultType":"vector","result":[{rows}]}}}}"#)
+}
+
+fn joiner() -> (Joiner, Arc<Mutex<Seen>>) {
+    let seen = Arc::new(Mutex::new(Seen { bad: Bad::Fine, queries: Vec::new() }));
+    let client = Client::over(Arc::new(Server(seen.clone())), Options::new("http://server"));
+    (Joiner::new(client.unwrap(), Spawner::unowned()), seen)
+}
+
+/// The values of all queries at once, and how many requests that took.
+async fn ask(
+    joiner: &Joiner,
+    seen: &Mutex<Seen>,
+    queries: &[String],
+) -> (Vec<Result<f64, String>>, usize) {
+    seen.lock().unwrap().queries.clear();
+    let flow = |query: &String| match query.contains("user") {
+        true => Flow::User("shop".into()),
+        false => Flow::Namespace("shop".into()),
+    };
+    let results = queries.iter().map(async |query| {
+        let table = joiner.clone().query(query.clone(), vec![flow(query)]).await;
+        let table = table.map_err(|error| error.to_string())?;
+        assert_eq!(table.labels(0).collect::<Vec<_>>(), [("pod", "p")]);
+        assert_eq!(table.series(), 1);
+        Ok(table.value(0))
+    });
+    let results = join_all(results).await;
+    (results, seen.lock().unwrap().queries.len())
+}
+
+fn queries(names: &[&str]) -> Vec<String> {
+    names.iter().map(|name| format!("sum by (pod) (rate({name}[1m]))")).collect()
+}
+
+const TEN: [&str; 10] = [
+    "hits_0",
+    "hits_1",
+    "hits_2",
+    "hits_3",
+    "hits_4",
+    "hits_5",
+    "hits_6",
+    "hits_7",
+    "hits_8",
+    "hits_9_bad",
+];
+
+#[tokio::test(start_paused = true)]
+async fn queries_of_any_shape_share_a_request_once_each_is_known_to_be_small() {
+    let (joiner, seen) = joiner();
+    let expected: Vec<_> = (0..10).map(|n| Ok(f64::from(n))).collect();
+    assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await, (expected.clone(), 10));
+    for _ in 0..3 {
+        assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await, (expected.clone(), 1));
+    }
+    // What a query took is measured again now and then.
+    tokio::time::advance(Duration::from_secs(601)).await;
+    assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 10);
+    // A number without labels is never joined, and no query of a user is with one of a template.
+    let mixed = [
+        "hits_0".to_owned(),
+        "hits_1".to_owned(),
+        "hits_2_user".to_owned(),
+        "hits_3_user".to_owned(),
+    ];
+    for requests in [4, 2, 2] {
+        assert_eq!(ask(&joiner, &seen, &mixed).await.1, requests);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_has_so_many_queries_and_bytes_at_most() {
+    let (joiner, seen) = joiner();
+    let many: Vec<String> = (0..200).map(|n| format!("hits_{n}")).collect();
+    let long: Vec<String> =
+        (0..20).map(|n| format!("hits_{n}{{app=\"{}\"}}", "x".repeat(5_000))).collect();
+    for (asked, requests) in [(&many, 200), (&many, 4), (&long, 20), (&long, 10)] {
+        let (results, sent) = ask(&joiner, &seen, asked).await;
+        assert!(results.iter().all(Result::is_ok));
+        assert_eq!(sent, requests);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_query_that_spoils_a_request_fails_alone_and_stays_alone() {
+    for (bad, late) in [(Bad::Refused, false), (Bad::Late, true)] {
+        let (joiner, seen) = joiner();
+        ask(&joiner, &seen, &queries(&TEN)).await;
+        seen.lock().unwrap().bad = bad;
+        let begun = tokio::time::Instant::now();
+        let others = join_all(queries(&TEN[..9]).into_iter().map(async |query| {
+            let flows = vec![Flow::Namespace("shop".into())];
+            let result = joiner.clone().query(query, flows).await;
+            (result.is_ok(), begun.elapsed())
+        }));
+        let spoiled = joiner.clone().query(queries(&TEN).remove(9), vec![Flow::Shared]);
+        let (others, spoiled) = future::join(others, spoiled).await;
+        assert!(spoiled.is_err());
+        for (ok, took) in others {
+            assert!(ok && took < Duration::from_secs(if late { 3 } else { 1 }), "{took:?}");
+        }
+        // Half as many as there were are joined at first.
+        for requests in [3, 3] {
+            let (results, sent) = ask(&joiner, &seen, &queries(&TEN)).await;
+            assert!(results[..9].iter().all(Result::is_ok) && results[9].is_err());
+            assert_eq!(sent, requests);
+        }
+        // It succeeds again: for five minutes it is not trusted.
+        seen.lock().unwrap().bad = Bad::Fine;
+        assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 2);
+        tokio::time::advance(Duration::from_secs(301)).await;
+        assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 2);
+        assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_of_none_of_the_queries_is_no_answer() {
+    let (joiner, seen) = joiner();
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    seen.lock().unwrap().bad = Bad::Stray;
+    let (results, sent) = ask(&joiner, &seen, &queries(&TEN)).await;
+    assert_eq!(results, (0..10).map(|n| Ok(f64::from(n))).collect::<Vec<_>>());
+    assert_eq!(sent, 11);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_down_is_asked_once() {
+    let (joiner, seen) = joiner();
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    seen.lock().unwrap().bad = Bad::Down;
+    let (results, sent) = ask(&joiner, &seen, &queries(&TEN)).await;
+    assert!(results.iter().all(|result| result.as_ref().is_err_and(|error| error.contains("503"))));
+    assert_eq!(sent, 1);
+    seen.lock().unwrap().bad = Bad::Fine;
+    assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 1);
+}
