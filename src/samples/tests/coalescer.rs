@@ -1,10 +1,10 @@
 //! The coalescer, with a Prometheus that fails or is slow.
 
-use super::super::Caller;
 use super::super::coalesce::{Coalescer, SendQuery};
 use super::super::error::MetricError;
 use super::super::flight::TableResult;
 use super::super::table::Table;
+use super::super::{Caller, QueryResult};
 use crate::prometheus::{Error, Flow};
 use crate::promql::shape::ShapedQuery;
 use crate::supervise::Spawner;
@@ -366,4 +366,41 @@ async fn a_query_that_is_too_long_for_a_proxy_is_split() {
     sent.lock().unwrap().clear();
     assert!(all(&coalescer, 0..100).await.iter().all(Result::is_ok));
     assert!(sent.lock().unwrap().iter().all(|query| query.len() <= 200));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_required_label_is_matched_only_after_a_query_without_it_failed() {
+    // As where series without the label match several others.
+    let body = br#"{"status":"success","data":{"resultType":"vector","result":[
+        {"metric":{"app":"a0","pod":"p"},"value":[5,"1"]},{"metric":{"app":"a0"},"value":[5,"2"]}]}}"#;
+    let fails = Arc::new(Mutex::new(false));
+    let failing = fails.clone();
+    let (coalescer, sent) =
+        coalescer(move |query| match *failing.lock().unwrap() && !query.contains("pod!=") {
+            true => failure(Error::Refused("many-to-many matching not allowed".to_owned())),
+            false => Ok(Arc::new(Table::read(body).unwrap())),
+        });
+    let required = |app: usize| format!(r#"sum by (pod) (x{{app="a{app}",pod!=""}})"#);
+    let sent_for = async |apps: std::ops::Range<usize>| {
+        sent.lock().unwrap().clear();
+        let queries = apps.map(async |app| get(&coalescer, &required(app)).await);
+        assert!(join_all(queries).await.iter().all(Result::is_ok));
+        let sent = sent.lock().unwrap();
+        [sent.len(), sent.iter().filter(|query| query.contains("pod!=")).count()]
+    };
+    assert_eq!(sent_for(0..4).await, [1, 0]);
+    // The rows without the label are of no query.
+    let table = get(&coalescer, &required(0)).await.unwrap();
+    let query = Arc::new(ShapedQuery::of(&required(0)));
+    assert!(query.text().contains(r#"{app="a0",pod!=""}"#));
+    let result = QueryResult::detached(table, query);
+    assert_eq!(result.iter().map(|series| series.label("pod")).collect::<Vec<_>>(), ["p"]);
+    *fails.lock().unwrap() = true;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(sent_for(0..4).await, [2, 1]);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(sent_for(0..4).await, [1, 1]);
+    *fails.lock().unwrap() = false;
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    assert_eq!(sent_for(0..4).await, [1, 0]);
 }
