@@ -62,11 +62,17 @@ fn main() -> ExitCode {
             Plan { size, turns: 1, rounds: 4, requests: Duration::from_secs(5), peers: false }
         }
         ["--mixed"] => return run_mixed(1_000, 3, vec![1, mixed::drawn_seed()]),
-        ["--mixed", seed] => return run_mixed(1_000, 3, vec![1, seed.parse().expect("a number")]),
+        ["--mixed", seed] => return run_mixed(1_000, 3, vec![1, number(seed)]),
         // To test it.
         ["--mixed-short", rest @ ..] => {
-            let autoscalers = rest.first().map_or(100, |number| number.parse().expect("a number"));
-            return run_mixed(autoscalers, 2, vec![1]);
+            let (autoscalers, seeds) = match rest {
+                [] => (100, vec![1]),
+                [autoscalers, seeds @ ..] => {
+                    let seeds = seeds.iter().map(|seed| number(seed));
+                    (number(autoscalers) as usize, [1].into_iter().chain(seeds).collect())
+                }
+            };
+            return run_mixed(autoscalers, 2, seeds);
         }
         ["--growth"] => {
             runtime().block_on(growth::run());
@@ -92,7 +98,7 @@ fn main() -> ExitCode {
         _ => {
             eprintln!(
                 "usage: bench [--short | --large | --growth | --alone AUTOSCALERS PODS |\n\
-                 \x20             --mixed [SEED] | --mixed-short [AUTOSCALERS] |\n\
+                 \x20             --mixed [SEED] | --mixed-short [AUTOSCALERS [SEED ...]] |\n\
                  \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
                  \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS]]"
             );
@@ -101,6 +107,10 @@ fn main() -> ExitCode {
     };
     runtime().block_on(run(plan));
     ExitCode::SUCCESS
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().expect("a number")
 }
 
 fn run_mixed(autoscalers: usize, rounds: usize, seeds: Vec<u64>) -> ExitCode {
