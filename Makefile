@@ -5,7 +5,7 @@ export RUST_BACKTRACE ?= 0
 comma := ,
 export NO_PROXY := localhost,127.0.0.1$(if $(NO_PROXY)$(no_proxy),$(comma)$(or $(NO_PROXY),$(no_proxy)))
 
-.PHONY: help build parts all-parts test test-all test-node test-node-short libc old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-large bench-growth \
+.PHONY: help build parts all-parts test test-all test-node test-node-short libc old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-large bench-growth bench-mixed \
 	bench-outage bench-fairness bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop docs fuzz backtests generate workflows static image release sbom release-sboms licenses advisories clean
 
 help: ## List what there is
@@ -115,6 +115,11 @@ bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods
 bench-growth: parts ## How costs grow: one size after the other, as docs/growth.md shows them; SIZE=metrics for one of them
 	@$(PROGRAM) bench
 	@target/release/bench --growth $(if $(SIZE),"$(SIZE)")
+
+bench-mixed: all-parts ## A fleet with 200 metrics: Plimsoll, prometheus-adapter and KEDA side by side; SEED=7 for a second mix that is not drawn anew; writes target/bench/mixed.json
+	@bed/build keda keda-adapter >/dev/null
+	@$(PROGRAM) bench
+	@target/release/bench --mixed $(SEED)
 
 bench-outage: parts ## Prometheus away for 10 minutes and kube-apiserver for 2, under 10,000 autoscalers; OUTAGE="1000 60 30"
 	@$(PROGRAM) bench

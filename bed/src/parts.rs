@@ -1,5 +1,6 @@
 //! Paths of the repository and of the real parts.
 
+use crate::process::printed;
 use std::path::{Path, PathBuf};
 
 /// The root of the repository.
@@ -19,4 +20,13 @@ pub fn parts(names: &[&str]) -> PathBuf {
     assert!(built.status.success(), "bed/build failed");
     let path = String::from_utf8(built.stdout).expect("a path");
     PathBuf::from(path.trim())
+}
+
+/// The folder of KEDA's sources, of which its parts are built.
+pub fn keda_sources() -> PathBuf {
+    let list = ["list", "-m", "-f", "{{.Dir}}", "github.com/kedacore/keda/v2"];
+    let folder = root().join("bed/parts/keda");
+    let list = std::process::Command::new("go").args(list).current_dir(folder).output();
+    let module = printed(&list.expect("go can be run")).expect("KEDA's module");
+    PathBuf::from(module.trim())
 }

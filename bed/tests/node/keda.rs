@@ -10,8 +10,7 @@ use crate::machine::{import, write};
 use crate::node::{Node, PODS};
 use crate::scaling::pods_of;
 use bed::pages::Pages;
-use bed::process::printed;
-use bed::{eventually, root};
+use bed::{eventually, keda_sources};
 use serde_json::Value;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -49,14 +48,7 @@ spec:
 
 /// KEDA's manifests with these images, which are on the machine.
 async fn manifests(pages: &Pages) -> String {
-    let list = ["list", "-m", "-f", "{{.Dir}}", "github.com/kedacore/keda/v2"];
-    let list = std::process::Command::new("go")
-        .args(list)
-        .current_dir(root().join("bed/parts/keda"))
-        .output();
-    let module =
-        printed(&list.expect("go can be run")).expect("KEDA's module, of which it is built");
-    let render = format!("kubectl kustomize {}/config/minimal", module.trim());
+    let render = format!("kubectl kustomize {}/config/minimal", keda_sources().display());
     let text = pages.run(&render).await.unwrap_or_else(|error| panic!("{render}: {error}"));
     let line = |line: &str| {
         let start = line.split("image: ").next().unwrap_or_default();

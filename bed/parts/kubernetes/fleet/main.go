@@ -1,7 +1,7 @@
 // Command fleet replaces what needs containers: `fleet kubelet` runs an HTTP
 // server for every pod, `fleet load` sends requests to them, `fleet series`
-// exposes the metrics of more pods than one machine can run, and `fleet guard`
-// ends a program with the process that started it.
+// and `fleet mixed` expose the metrics of more pods than one machine can run, and
+// `fleet guard` ends a program with the process that started it.
 package main
 
 import (
@@ -14,9 +14,9 @@ import (
 )
 
 func main() {
-	commands := map[string]func([]string) error{"kubelet": kubelet, "load": load, "guard": guard, "series": series}
+	commands := map[string]func([]string) error{"kubelet": kubelet, "load": load, "guard": guard, "series": series, "mixed": mixed}
 	if len(os.Args) < 2 || commands[os.Args[1]] == nil {
-		fmt.Fprintln(os.Stderr, "usage: fleet kubelet KUBECONFIG | fleet load KUBECONFIG CONTROL_ADDRESS | fleet series ADDRESS APPS PODS RATE NOISE [variants] | fleet guard [-keep] PROGRAM ARGUMENT...")
+		fmt.Fprintln(os.Stderr, "usage: fleet kubelet KUBECONFIG | fleet load KUBECONFIG CONTROL_ADDRESS | fleet series ADDRESS APPS PODS RATE NOISE [variants] | fleet mixed ADDRESS FILE | fleet guard [-keep] PROGRAM ARGUMENT...")
 		os.Exit(2)
 	}
 	if err := commands[os.Args[1]](os.Args[2:]); err != nil {

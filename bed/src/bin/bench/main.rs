@@ -2,6 +2,7 @@
 //! real parts, in one run (`make bench`). `--large` measures only Plimsoll at ten times the size,
 //! `--growth` it at several sizes, `--outage` what an outage costs, `--fairness` what one tenant
 //! costs the others, and `--backtest` what backtests cost; `--short` tries all of it in small.
+//! `--mixed` measures Plimsoll, prometheus-adapter and KEDA on a fleet with many different metrics.
 
 mod backtest;
 mod block;
@@ -9,6 +10,7 @@ mod fairness;
 mod growth;
 mod load;
 mod measure;
+mod mixed;
 mod outage;
 mod report;
 mod round;
@@ -59,6 +61,19 @@ fn main() -> ExitCode {
             let size = Size { autoscalers, pods };
             Plan { size, turns: 1, rounds: 4, requests: Duration::from_secs(5), peers: false }
         }
+        ["--mixed"] => return run_mixed(1_000, 3, vec![1, mixed::drawn_seed()]),
+        ["--mixed", seed] => return run_mixed(1_000, 3, vec![1, number(seed)]),
+        // To test it.
+        ["--mixed-short", rest @ ..] => {
+            let (autoscalers, seeds) = match rest {
+                [] => (100, vec![1]),
+                [autoscalers, seeds @ ..] => {
+                    let seeds = seeds.iter().map(|seed| number(seed));
+                    (number(autoscalers) as usize, [1].into_iter().chain(seeds).collect())
+                }
+            };
+            return run_mixed(autoscalers, 2, seeds);
+        }
         ["--growth", rest @ ..] => {
             runtime().block_on(growth::run(rest.first().copied()));
             return ExitCode::SUCCESS;
@@ -83,6 +98,7 @@ fn main() -> ExitCode {
         _ => {
             eprintln!(
                 "usage: bench [--short | --large | --growth [SIZE] | --alone AUTOSCALERS PODS |\n\
+                 \x20             --mixed [SEED] | --mixed-short [AUTOSCALERS [SEED ...]] |\n\
                  \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
                  \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS]]"
             );
@@ -91,6 +107,15 @@ fn main() -> ExitCode {
     };
     runtime().block_on(run(plan));
     ExitCode::SUCCESS
+}
+
+fn number(text: &str) -> u64 {
+    text.parse().expect("a number")
+}
+
+fn run_mixed(autoscalers: usize, rounds: usize, seeds: Vec<u64>) -> ExitCode {
+    let size = Size { autoscalers, pods: 10 };
+    runtime().block_on(mixed::run(mixed::Plan { size, seeds, rounds }))
 }
 
 fn runtime() -> tokio::runtime::Runtime {

@@ -28,24 +28,24 @@ pub struct Report {
 }
 
 /// The totals of a side.
-struct Summary {
+pub struct Summary {
     /// CPU milliseconds per decision by process, above the idle usage.
-    cpu: BTreeMap<&'static str, f64>,
+    pub cpu: BTreeMap<&'static str, f64>,
     /// The sum of `cpu`.
-    stack: f64,
+    pub stack: f64,
     /// The minimum and maximum over the rounds.
-    stack_range: [f64; 2],
+    pub stack_range: [f64; 2],
     /// CPU milliseconds per decision of all processes, idle usage included.
-    gross: f64,
-    decisions_per_second: f64,
+    pub gross: f64,
+    pub decisions_per_second: f64,
     /// Queries of a round with one decision for each autoscaler.
-    queries: f64,
-    api_requests: f64,
-    query_seconds: f64,
+    pub queries: f64,
+    pub api_requests: f64,
+    pub query_seconds: f64,
     /// Peak memory in MB, of all processes and of each.
-    memory: f64,
-    memory_of: BTreeMap<&'static str, f64>,
-    lag_p99: Option<f64>,
+    pub memory: f64,
+    pub memory_of: BTreeMap<&'static str, f64>,
+    pub lag_p99: Option<f64>,
 }
 
 /// CPU seconds per second by process, without any side.
@@ -58,7 +58,8 @@ fn idle_rates(idle: &[Block]) -> BTreeMap<&'static str, f64> {
     rates
 }
 
-fn summary(blocks: &[Block], idle: &[Block], size: Size) -> Summary {
+/// The totals of the blocks of a side, beyond what the idle blocks used.
+pub fn summary(blocks: &[Block], idle: &[Block], size: Size) -> Summary {
     let rates = idle_rates(idle);
     let rate = |name: &str| rates.get(name).copied().unwrap_or(0.0);
     let seconds: f64 = blocks.iter().map(Block::seconds).sum();
@@ -105,7 +106,8 @@ fn summary(blocks: &[Block], idle: &[Block], size: Size) -> Summary {
     }
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+/// The median, or the larger of the two in the middle.
+pub fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
@@ -230,7 +232,8 @@ impl Report {
     }
 }
 
-fn round(ratio: f64) -> f64 {
+/// A ratio with one digit behind the point.
+pub fn round(ratio: f64) -> f64 {
     (ratio * 10.0).round() / 10.0
 }
 

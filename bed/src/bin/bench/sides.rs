@@ -70,50 +70,62 @@ pub async fn start(world: &World, side: Side) -> Running {
             if side != Side::Alone {
                 wait_for_value(world, &process).await;
             }
-            Running {
-                processes: vec![("plimsoll", process)],
-                metrics_port: world.adapter_port,
-                decisions: "plimsoll_decisions_total",
-            }
+            of_plimsoll(world, process)
         }
         Side::Peers(peers) => {
             let adapter = start_adapter(world, peers);
-            register(world).await;
+            register(
+                world,
+                world.adapter_port,
+                &["v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"],
+            )
+            .await;
+            eventually("kube-apiserver serves the metric", Duration::from_secs(90), async || {
+                world.cluster.raw(&path_of_one(0, 0)).await
+            })
+            .await;
             wait_for_value(world, &adapter).await;
-            let port = free_port();
-            let kubeconfig = world.cluster.kubeconfig.display();
-            let mut flags = vec![
-                "kube-controller-manager".to_owned(),
-                format!("--kubeconfig={kubeconfig}"),
-                format!("--authentication-kubeconfig={kubeconfig}"),
-                format!("--authorization-kubeconfig={kubeconfig}"),
-                "--controllers=horizontal-pod-autoscaler-controller".to_owned(),
-                "--leader-elect=false".to_owned(),
-                "--bind-address=127.0.0.1".to_owned(),
-                format!("--secure-port={port}"),
-                format!("--cert-dir={}", world.cluster.folder.join("manager").display()),
-            ];
-            if peers == Peers::Tuned {
-                flags.extend(
-                    [
-                        "--kube-api-qps=5000",
-                        "--kube-api-burst=10000",
-                        "--concurrent-horizontal-pod-autoscaler-syncs=50",
-                    ]
-                    .map(str::to_owned),
-                );
-            }
-            let program = world.cluster.parts.join("cluster");
-            let manager = world.cluster.run("kube-controller-manager", &program, &flags);
-            Running {
-                processes: vec![
-                    ("prometheus-adapter", adapter),
-                    ("kube-controller-manager", manager),
-                ],
-                metrics_port: port,
-                decisions: "horizontal_pod_autoscaler_controller_reconciliations_total",
-            }
+            with_manager(world, peers, vec![("prometheus-adapter", adapter)])
         }
+    }
+}
+
+/// Starts kube-controller-manager's HPA controller beside the processes that serve its metrics.
+pub fn with_manager(
+    world: &World,
+    peers: Peers,
+    mut processes: Vec<(&'static str, Process)>,
+) -> Running {
+    let port = free_port();
+    let kubeconfig = world.cluster.kubeconfig.display();
+    let mut flags = vec![
+        "kube-controller-manager".to_owned(),
+        format!("--kubeconfig={kubeconfig}"),
+        format!("--authentication-kubeconfig={kubeconfig}"),
+        format!("--authorization-kubeconfig={kubeconfig}"),
+        "--controllers=horizontal-pod-autoscaler-controller".to_owned(),
+        "--leader-elect=false".to_owned(),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--secure-port={port}"),
+        format!("--cert-dir={}", world.cluster.folder.join("manager").display()),
+    ];
+    if peers == Peers::Tuned {
+        flags.extend(
+            [
+                "--kube-api-qps=5000",
+                "--kube-api-burst=10000",
+                "--concurrent-horizontal-pod-autoscaler-syncs=50",
+            ]
+            .map(str::to_owned),
+        );
+    }
+    let program = world.cluster.parts.join("cluster");
+    let manager = world.cluster.run("kube-controller-manager", &program, &flags);
+    processes.push(("kube-controller-manager", manager));
+    Running {
+        processes,
+        metrics_port: port,
+        decisions: "horizontal_pod_autoscaler_controller_reconciliations_total",
     }
 }
 
@@ -145,7 +157,11 @@ pub fn start_logged(world: &World, prometheus: u16) -> Running {
 }
 
 fn running(world: &World, flags: &[String]) -> Running {
-    let process = world.cluster.run("plimsoll", &plimsoll::binary(), flags);
+    of_plimsoll(world, world.cluster.run("plimsoll", &plimsoll::binary(), flags))
+}
+
+/// A process of Plimsoll as a side.
+pub fn of_plimsoll(world: &World, process: Process) -> Running {
     Running {
         processes: vec![("plimsoll", process)],
         metrics_port: world.adapter_port,
@@ -172,7 +188,12 @@ fn adapter_flags(world: &World, name: &str, config: &str, prometheus: u16) -> Ve
 }
 
 fn start_adapter(world: &World, peers: Peers) -> Process {
-    let mut flags = adapter_flags(world, "adapter", RULES, world.cluster.prometheus_port);
+    start_adapter_with(world, peers, RULES)
+}
+
+/// Starts prometheus-adapter with these rules.
+pub fn start_adapter_with(world: &World, peers: Peers, rules: &str) -> Process {
+    let mut flags = adapter_flags(world, "adapter", rules, world.cluster.prometheus_port);
     if peers == Peers::Tuned {
         flags.extend(["--client-qps=5000", "--client-burst=10000"].map(str::to_owned));
     }
@@ -181,6 +202,11 @@ fn start_adapter(world: &World, peers: Peers) -> Process {
 
 fn start_plimsoll(world: &World, side: Side, more: &[&str]) -> Process {
     let config = if side == Side::Alone { AUTOSCALER_CONFIG } else { RULES };
+    start_plimsoll_with(world, config, more)
+}
+
+/// Starts Plimsoll with this configuration.
+pub fn start_plimsoll_with(world: &World, config: &str, more: &[&str]) -> Process {
     let mut flags = adapter_flags(world, "plimsoll", config, world.cluster.prometheus_port);
     flags.insert(0, "serve".to_owned());
     // The other side does not elect a leader either.
@@ -194,29 +220,26 @@ fn adapter_binary() -> PathBuf {
     parts(&["prometheus-adapter"]).join("prometheus-adapter")
 }
 
-/// Registers the running adapter for custom metrics with kube-apiserver.
-async fn register(world: &World) {
-    let port = world.adapter_port;
+/// Registers the adapter at a port with kube-apiserver for these versions of API groups, such as
+/// `v1beta1.metrics.k8s.io`.
+pub async fn register(world: &World, port: u16, services: &[&str]) {
+    // A Service for each: kube-apiserver learns late that the port of one has changed.
     let mut manifest = format!(
-        "apiVersion: v1\nkind: Service\nmetadata: {{name: adapter, namespace: kube-system}}\n\
+        "apiVersion: v1\nkind: Service\nmetadata: {{name: adapter-{port}, namespace: kube-system}}\n\
          spec:\n  type: ExternalName\n  externalName: localhost\n\
          \x20 ports: [{{name: https, port: {port}, targetPort: {port}}}]\n"
     );
-    for version in ["v1beta1", "v1beta2"] {
+    for name in services {
+        let (version, group) = name.split_once('.').expect("a version and a group");
         manifest += &format!(
             "---\napiVersion: apiregistration.k8s.io/v1\nkind: APIService\n\
-             metadata: {{name: {version}.custom.metrics.k8s.io}}\n\
-             spec: {{group: custom.metrics.k8s.io, version: {version}, insecureSkipTLSVerify: true,\n\
+             metadata: {{name: {name}}}\n\
+             spec: {{group: {group}, version: {version}, insecureSkipTLSVerify: true,\n\
              \x20 groupPriorityMinimum: 100, versionPriority: 100,\n\
-             \x20 service: {{name: adapter, namespace: kube-system, port: {port}}}}}\n"
+             \x20 service: {{name: adapter-{port}, namespace: kube-system, port: {port}}}}}\n"
         );
     }
     world.cluster.apply(&manifest).await;
-    let path = path_of_one(0, 0);
-    eventually("kube-apiserver serves the metric", Duration::from_secs(90), async || {
-        world.cluster.try_kubectl(&["get", "--raw", &path]).await
-    })
-    .await;
 }
 
 fn path_of_one(app: usize, pod: usize) -> String {

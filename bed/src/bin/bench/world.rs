@@ -2,9 +2,11 @@
 
 use crate::round::show_progress;
 use bed::cluster::Cluster;
+use bed::process::Process;
 use bed::{Options, eventually, free_port};
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -23,6 +25,9 @@ pub struct World {
     pub size: Size,
     /// The port of the metrics adapter that runs.
     pub adapter_port: u16,
+    /// The port of what exposes the metrics of the pods.
+    pub series_port: u16,
+    series: Option<Process>,
 }
 
 /// The namespaces that workloads are spread over.
@@ -41,26 +46,42 @@ pub fn namespace(app: usize) -> String {
 impl World {
     /// Starts it; with `variants` the metrics exist in several variants (`fleet series`).
     pub async fn start(size: Size, variants: bool) -> Self {
-        let options = Options { progress: show_progress, ..Options::default() };
-        let mut cluster = Cluster::control_plane(&options).await;
-        let series_port = free_port();
+        let mut world = Self::without_workloads(size).await;
         let [apps, pods, rate] = [size.autoscalers, size.pods, RATE].map(|n| n.to_string());
-        let address = format!("127.0.0.1:{series_port}");
-        let mut arguments = vec!["series".to_owned(), address, apps, pods, rate, NOISE.to_string()];
+        let mut arguments = vec![apps, pods, rate, NOISE.to_string()];
         if variants {
             arguments.push("variants".to_owned());
         }
-        cluster.add("series", "fleet", &arguments);
-        cluster.write_prometheus_config(&format!(
-            "global: {{scrape_interval: 5s}}\n\
-             scrape_configs:\n  - job_name: pods\n    honor_labels: true\n\
-             \x20   static_configs: [{{targets: [\"127.0.0.1:{series_port}\"]}}]\n"
-        ));
-        cluster.start_prometheus();
-        cluster.wait_prometheus().await;
-        let world = Self { cluster, size, adapter_port: free_port() };
+        world.expose("series", &arguments, "").await;
         world.make_workloads().await;
+        world.wait_for("count(rate(http_requests_total[1m]))", size.autoscalers * size.pods).await;
         world
+    }
+
+    /// Starts the control plane.
+    pub async fn without_workloads(size: Size) -> Self {
+        let options = Options { progress: show_progress, ..Options::default() };
+        let cluster = Cluster::control_plane(&options).await;
+        Self { cluster, size, adapter_port: free_port(), series_port: free_port(), series: None }
+    }
+
+    /// Exposes metrics by a command of `fleet`, and starts an empty Prometheus that scrapes them,
+    /// with more of its configuration.
+    pub async fn expose(&mut self, command: &str, arguments: &[String], config: &str) {
+        drop(self.series.take());
+        self.cluster.stop_prometheus();
+        let _ = std::fs::remove_dir_all(self.cluster.folder.join("prometheus"));
+        let port = self.series_port;
+        let mut line = vec![command.to_owned(), format!("127.0.0.1:{port}")];
+        line.extend_from_slice(arguments);
+        self.series = Some(self.cluster.run("series", &self.cluster.parts.join("fleet"), &line));
+        self.cluster.write_prometheus_config(&format!(
+            "global: {{scrape_interval: 5s, evaluation_interval: 15s}}\n\
+             scrape_configs:\n  - job_name: pods\n    honor_labels: true\n\
+             \x20   static_configs: [{{targets: [\"127.0.0.1:{port}\"]}}]\n{config}"
+        ));
+        self.cluster.start_prometheus();
+        self.cluster.wait_prometheus().await;
     }
 
     /// Sends a request with a JSON body.
@@ -78,7 +99,7 @@ impl World {
     }
 
     /// Runs `make` for each number below `count`, concurrently, and shows the progress.
-    async fn each(&self, what: &str, count: usize, make: impl AsyncFn(usize)) {
+    pub async fn each(&self, what: &str, count: usize, make: impl AsyncFn(usize)) {
         show_progress(&format!("making {count} {what}"));
         let done = AtomicUsize::new(0);
         let step = (count / 4).max(1);
@@ -95,7 +116,8 @@ impl World {
             .await;
     }
 
-    async fn make_workloads(&self) {
+    /// Creates the namespaces, the workloads and their pods.
+    pub async fn make_workloads(&self) {
         let Size { autoscalers, pods } = self.size;
         for namespace in (0..NAMESPACES.min(autoscalers)).map(namespace) {
             self.send("POST", "/api/v1/namespaces", json!({"metadata": {"name": namespace}})).await;
@@ -111,21 +133,22 @@ impl World {
             self.make_pod(&namespace(app), &format!("app-{app}"), number % pods).await;
         };
         self.each("pods", autoscalers * pods, pod).await;
-        let query = format!(
-            "http://127.0.0.1:{}/api/v1/query?query=count(rate(http_requests_total[1m]))",
-            self.cluster.prometheus_port
-        );
+    }
+
+    /// Waits until a query of Prometheus has this value.
+    pub async fn wait_for(&self, query: &str, value: usize) {
+        let url = format!("http://127.0.0.1:{}/api/v1/query", self.cluster.prometheus_port);
+        let url = reqwest::Url::parse_with_params(&url, [("query", query)]).expect("a URL");
         eventually("Prometheus has the metrics", Duration::from_secs(120), async || {
-            let response = reqwest::get(&query).await.map_err(|error| error.to_string())?;
+            let response = reqwest::get(url.clone()).await.map_err(|error| error.to_string())?;
             let response: Value = response
                 .text()
                 .await
                 .map_err(|e| e.to_string())?
                 .parse()
                 .map_err(|e| format!("{e}"))?;
-            let count = response["data"]["result"][0]["value"][1].as_str().unwrap_or_default();
-            let all = (autoscalers * pods).to_string();
-            if count == all { Ok(()) } else { Err(response.to_string()) }
+            let found = response["data"]["result"][0]["value"][1].as_str().unwrap_or_default();
+            if found == value.to_string() { Ok(()) } else { Err(response.to_string()) }
         })
         .await;
     }
@@ -184,12 +207,7 @@ impl World {
 
     /// Creates Autoscalers, each with a different value of a label.
     pub async fn make_autoscalers(&self) {
-        let crd = bed::root().join("deploy/base/crd.yaml");
-        self.cluster.kubectl(&["apply", "-f", &crd.display().to_string()]).await;
-        eventually("the CRD is established", Duration::from_secs(30), async || {
-            self.cluster.try_kubectl(&["get", "autoscalers", "-A"]).await
-        })
-        .await;
+        self.install_crd(&bed::root().join("deploy/base/crd.yaml"), "autoscalers").await;
         let autoscaler = async |app: usize| {
             let spec = json!({
                 "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
@@ -202,6 +220,16 @@ impl World {
             self.send("POST", &autoscalers(app), spec).await;
         };
         self.each("Autoscalers", self.size.autoscalers, autoscaler).await;
+    }
+
+    /// Installs the definitions of a file or folder, and waits until a resource of them is served.
+    pub async fn install_crd(&self, path: &Path, resource: &str) {
+        let path = path.display().to_string();
+        self.cluster.kubectl(&["apply", "--server-side", "-f", &path]).await;
+        eventually("the CRD is established", Duration::from_secs(30), async || {
+            self.cluster.try_kubectl(&["get", resource, "-A"]).await
+        })
+        .await;
     }
 
     /// Changes the metrics of the Autoscalers.
@@ -247,10 +275,12 @@ impl MetricChoice {
     }
 }
 
-fn autoscalers(app: usize) -> String {
+/// The path of the Autoscalers in the namespace of a workload.
+pub fn autoscalers(app: usize) -> String {
     format!("/apis/plimsoll.dev/v1alpha1/namespaces/{}/autoscalers", namespace(app))
 }
 
-fn target(app: usize) -> Value {
+/// The workload, as an autoscaler names it.
+pub fn target(app: usize) -> Value {
     json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": format!("app-{app}")})
 }

@@ -1,0 +1,170 @@
+//! The table of a mixed fleet, its file and its line of ratios.
+
+use super::result::OfSeed;
+use super::side::Side;
+use super::step::Steps;
+use crate::measure::Block;
+use crate::report::{Summary, round, summary};
+use crate::round::ROUND;
+use crate::world::Size;
+use bed::root;
+use serde_json::{Map, Value, json};
+
+/// A side over some seeds.
+struct Figures {
+    side: Side,
+    summary: Summary,
+    steps: Steps,
+}
+
+/// How far the stack's CPU a decision of two seeds may be apart.
+const WITHIN: f64 = 0.2;
+
+fn figures(size: Size, seeds: &[&OfSeed], side: Side) -> Option<Figures> {
+    let mut steps = Steps::default();
+    let (mut idle, mut blocks): (Vec<Block>, Vec<Block>) = (Vec::new(), Vec::new());
+    for seed in seeds {
+        if let Some((_, block, took)) = seed.sides.iter().find(|(of, ..)| *of == side) {
+            idle.push(seed.idle.clone());
+            blocks.push(block.clone());
+            steps.seconds.extend(&took.seconds);
+            steps.missing += took.missing;
+        }
+    }
+    steps.seconds.sort_unstable_by(f64::total_cmp);
+    let summary = (!blocks.is_empty()).then(|| summary(&blocks, &idle, size))?;
+    Some(Figures { side, summary, steps })
+}
+
+type Row<'a> = (&'a str, &'a dyn Fn(&Figures) -> f64);
+
+/// Prints all, and writes target/bench/mixed.json.
+pub fn print(size: Size, seeds: &[OfSeed]) {
+    let all: Vec<&OfSeed> = seeds.iter().collect();
+    let of = |seeds: &[&OfSeed]| -> Vec<Figures> {
+        Side::ALL.iter().filter_map(|side| figures(size, seeds, *side)).collect()
+    };
+    let totals = of(&all);
+    let rounds = seeds.iter().filter_map(|seed| seed.sides.first()).map(|(_, b, _)| b.rounds.len());
+    println!(
+        "\n{} autoscalers x {} pods, {} rounds of {} s a side; the peers are prometheus-adapter 0.12.0 and KEDA 2.21.0,\n\
+         each with kube-controller-manager 1.36.3, tuned. CPU is what is used beyond what an idle stack uses.",
+        size.autoscalers,
+        size.pods,
+        rounds.sum::<usize>(),
+        ROUND.as_secs()
+    );
+    for seed in seeds {
+        println!("seed {}: {} different metrics and windows", seed.seed, seed.metrics);
+    }
+    println!();
+    print!("{:<38}", "");
+    for figures in &totals {
+        print!(" {:>21}", figures.side.name());
+    }
+    println!(" {:>10} {:>10}", "adapter/our", "KEDA/our");
+    let mut text = Map::new();
+    let mut row = |name: &str, sides: &[Figures], figure: &dyn Fn(&Figures) -> f64| {
+        let values: Vec<f64> = sides.iter().map(figure).collect();
+        print!("{name:<38}");
+        for value in &values {
+            print!(" {:>21}", if value.is_nan() { String::new() } else { format!("{value:.3}") });
+        }
+        for peer in &values[1..Side::COMPARED] {
+            let is_ratio = values[0] > 0.0 && *peer > 0.0;
+            print!(
+                " {:>10}",
+                if is_ratio { format!("{:.1}", peer / values[0]) } else { String::new() }
+            );
+        }
+        println!();
+        let values =
+            sides.iter().zip(values).map(|(of, value)| (of.side.name().to_owned(), json!(value)));
+        text.insert(name.trim().to_owned(), Value::Object(values.collect()));
+    };
+    let cpu = |process: &'static str| {
+        move |figures: &Figures| figures.summary.cpu.get(process).copied().unwrap_or(0.0)
+    };
+    row("CPU a decision, whole stack, ms", &totals, &|f| f.summary.stack);
+    for (name, process) in PROCESSES {
+        row(name, &totals, &cpu(process));
+    }
+    let rows: [Row; 9] = [
+        ("decisions a second", &|f| f.summary.decisions_per_second),
+        ("seconds between two decisions of one", &|f| {
+            size.autoscalers as f64 / f.summary.decisions_per_second
+        }),
+        ("lag, 99 in 100 within, s", &|f| f.summary.lag_p99.unwrap_or(f64::NAN)),
+        ("Prometheus queries a round", &|f| f.summary.queries),
+        ("seconds of evaluation a round", &|f| f.summary.query_seconds),
+        ("API server requests a round", &|f| f.summary.api_requests),
+        ("peak memory, MB", &|f| f.summary.memory),
+        ("step to scale, median, s", &|f| f.steps.quantile(0.5)),
+        ("step to scale, p99, s", &|f| f.steps.quantile(0.99)),
+    ];
+    for (name, figure) in rows {
+        row(name, &totals, figure);
+    }
+    row("steps without a scale", &totals, &|f| f.steps.missing as f64);
+    for seed in seeds {
+        let name = format!("CPU a decision, whole stack, seed {}", seed.seed);
+        row(&name, &of(&[seed]), &|f| f.summary.stack);
+    }
+    let stacks: Vec<f64> = seeds
+        .iter()
+        .filter_map(|seed| figures(size, &[seed], Side::Plimsoll))
+        .map(|figures| figures.summary.stack)
+        .collect();
+    let least = stacks.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = stacks.iter().copied().fold(0.0, f64::max);
+    let agree = most <= least * (1.0 + WITHIN);
+    if stacks.len() > 1 {
+        let apart = (most / least - 1.0) * 100.0;
+        println!(
+            "\nPlimsoll's seeds are {apart:.0} % apart: {}",
+            if agree { "within 20 %" } else { "MORE THAN 20 %" }
+        );
+    }
+    let ratios = |peer: &Figures| {
+        let ours = &totals[0];
+        let of = |figure: &dyn Fn(&Figures) -> f64, least: f64| {
+            round(figure(peer) / figure(ours).max(least))
+        };
+        json!({
+            "stack_cpu_per_decision": of(&|f| f.summary.stack, 0.0),
+            "prometheus_queries_per_round": of(&|f| f.summary.queries, 0.0),
+            // Plimsoll may need no request at all: count at least one.
+            "apiserver_requests_per_round": of(&|f| f.summary.api_requests, 1.0),
+            "memory": of(&|f| f.summary.memory, 0.0),
+            "step_median": of(&|f| f.steps.quantile(0.5), 0.0),
+            "step_p99": of(&|f| f.steps.quantile(0.99), 0.0),
+        })
+    };
+    let line = json!({
+        "seeds": seeds.iter().map(|seed| seed.seed).collect::<Vec<_>>(),
+        "seeds_within_20_percent": agree,
+        "prometheus_adapter": ratios(&totals[1]),
+        "keda": ratios(&totals[2]),
+    });
+    let file = root().join("target/bench/mixed.json");
+    std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
+    let memory: Map<String, Value> =
+        totals.iter().map(|f| (f.side.name().to_owned(), json!(f.summary.memory_of))).collect();
+    let text = json!({"autoscalers": size.autoscalers, "pods": size.pods, "figures": text,
+        "memory": memory, "ratios": line});
+    std::fs::write(&file, format!("{text:#}\n")).expect("a file");
+    println!("\nwritten to target/bench/mixed.json");
+    println!("bench-mixed: {line}");
+}
+
+/// The processes of all sides, and their rows.
+const PROCESSES: [(&str, &str); 8] = [
+    ("  plimsoll", "plimsoll"),
+    ("  prometheus-adapter", "prometheus-adapter"),
+    ("  keda-operator", "keda-operator"),
+    ("  keda-metrics-server", "keda-metrics-server"),
+    ("  kube-controller-manager", "kube-controller-manager"),
+    ("  kube-apiserver", "kube-apiserver"),
+    ("  etcd", "etcd"),
+    ("  prometheus", "prometheus"),
+];

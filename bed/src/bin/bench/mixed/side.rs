@@ -1,0 +1,171 @@
+//! The sides: their autoscalers and their processes.
+
+use super::keda;
+use super::mix::App;
+use super::objects::{autoscaler, hpa, scaled_object};
+use super::rules;
+use crate::sides::{
+    Peers, Running, of_plimsoll, register, start_adapter_with, start_plimsoll_with, with_manager,
+};
+use crate::world::{NAMESPACES, World, namespace};
+use bed::eventually;
+use serde_json::{Value, json};
+use std::time::Duration;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// Plimsoll, which decides for the HPAs by prometheus-adapter's rules.
+    Plimsoll,
+    /// prometheus-adapter and kube-controller-manager, tuned.
+    Peers,
+    /// KEDA and kube-controller-manager, tuned.
+    Keda,
+    /// Plimsoll with Autoscalers.
+    Autoscalers,
+}
+
+const HPAS: &str = "/apis/autoscaling/v2/horizontalpodautoscalers";
+const EXTERNAL: &str = "v1beta1.external.metrics.k8s.io";
+/// The APIs that prometheus-adapter serves.
+const ADAPTERS: [&str; 4] = [
+    "v1beta1.custom.metrics.k8s.io",
+    "v1beta2.custom.metrics.k8s.io",
+    EXTERNAL,
+    "v1beta1.metrics.k8s.io",
+];
+
+impl Side {
+    /// First those that every seed compares.
+    pub const ALL: [Self; 4] = [Self::Plimsoll, Self::Peers, Self::Keda, Self::Autoscalers];
+    pub const COMPARED: usize = 3;
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Plimsoll => "Plimsoll",
+            Self::Peers => "prometheus-adapter",
+            Self::Keda => "KEDA",
+            Self::Autoscalers => "Plimsoll, Autoscalers",
+        }
+    }
+
+    /// The path of the objects that say what was decided.
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Autoscalers => "/apis/plimsoll.dev/v1alpha1/autoscalers",
+            _ => HPAS,
+        }
+    }
+
+    /// Creates an autoscaler for each workload.
+    pub async fn make_objects(self, world: &World, apps: &[App]) {
+        match self {
+            Self::Keda => {
+                let definitions = keda::sources().await.join("config/crd/bases");
+                world.install_crd(&definitions, "scaledobjects").await;
+            }
+            Self::Autoscalers => {
+                let crd = bed::root().join("deploy/base/crd.yaml");
+                world.install_crd(&crd, "autoscalers").await;
+            }
+            Self::Plimsoll | Self::Peers => {}
+        }
+        let make = async |place: usize| {
+            let app = &apps[place];
+            let object = match self {
+                Self::Plimsoll | Self::Peers => hpa(app),
+                Self::Keda => scaled_object(app, world.cluster.prometheus_port),
+                Self::Autoscalers => autoscaler(app),
+            };
+            world.send("POST", &self.collection(&app.namespace()), object).await;
+        };
+        world.each("autoscalers", apps.len(), make).await;
+    }
+
+    /// The path of its autoscalers in a namespace.
+    fn collection(self, of: &str) -> String {
+        match self {
+            Self::Plimsoll | Self::Peers => hpas(of),
+            Self::Keda => format!("/apis/keda.sh/v1alpha1/namespaces/{of}/scaledobjects"),
+            Self::Autoscalers => {
+                format!("/apis/plimsoll.dev/v1alpha1/namespaces/{of}/autoscalers")
+            }
+        }
+    }
+
+    /// Starts its processes.
+    pub async fn start(self, world: &World, apps: &[App]) -> Running {
+        match self {
+            Self::Plimsoll => {
+                let config = rules::adapter(apps);
+                let manage = ["--native-hpas=manage"];
+                of_plimsoll(world, start_plimsoll_with(world, &config, &manage))
+            }
+            Self::Autoscalers => {
+                let ignore = ["--native-hpas=ignore"];
+                of_plimsoll(world, start_plimsoll_with(world, &rules::usage(), &ignore))
+            }
+            Self::Peers => {
+                let adapter = start_adapter_with(world, Peers::Tuned, &rules::adapter(apps));
+                register(world, world.adapter_port, &ADAPTERS).await;
+                served(world, &ADAPTERS).await;
+                with_manager(world, Peers::Tuned, vec![("prometheus-adapter", adapter)])
+            }
+            Self::Keda => {
+                let (processes, port) = keda::start(world).await;
+                register(world, port, &[EXTERNAL]).await;
+                served(world, &[EXTERNAL]).await;
+                with_manager(world, Peers::Tuned, processes)
+            }
+        }
+    }
+
+    /// Deletes its autoscalers, and what else it leaves, once its processes have ended.
+    pub async fn clear(self, world: &World, apps: &[App]) {
+        if self == Self::Keda {
+            // Its operator would take its finalizers away.
+            let release = async |place: usize| {
+                let app = &apps[place];
+                let path = format!("{}/{}", self.collection(&app.namespace()), app.name());
+                world.send("PATCH", &path, json!({"metadata": {"finalizers": null}})).await;
+            };
+            world.each("removals of finalizers", apps.len(), release).await;
+        }
+        for of in (0..NAMESPACES.min(apps.len())).map(namespace) {
+            world.send("DELETE", &self.collection(&of), json!({})).await;
+            // Those that KEDA made.
+            world.send("DELETE", &hpas(&of), json!({})).await;
+        }
+        let memory = "/api/v1/namespaces/kube-system/configmaps/plimsoll-memory".to_owned();
+        let services = ADAPTERS
+            .iter()
+            .map(|name| format!("/apis/apiregistration.k8s.io/v1/apiservices/{name}"));
+        for path in services.chain([memory]) {
+            // Not all of them are there.
+            let _ = world.cluster.request("DELETE", &path, "application/json", "{}".into()).await;
+        }
+    }
+}
+
+fn hpas(of: &str) -> String {
+    format!("/apis/autoscaling/v2/namespaces/{of}/horizontalpodautoscalers")
+}
+
+/// Waits until kube-apiserver finds APIServices available.
+async fn served(world: &World, services: &[&str]) {
+    eventually("the metrics APIs are served", Duration::from_secs(90), async || {
+        for name in services {
+            let path = format!("/apis/apiregistration.k8s.io/v1/apiservices/{name}");
+            let text = world.cluster.raw(&path).await?;
+            let service: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let conditions = service["status"]["conditions"].as_array();
+            let is_available = |condition: &Value| {
+                condition["type"] == "Available" && condition["status"] == "True"
+            };
+            if !conditions.is_some_and(|conditions| conditions.iter().any(is_available)) {
+                return Err(format!("{name}: {}", service["status"]));
+            }
+        }
+        Ok(())
+    })
+    .await;
+}
