@@ -112,7 +112,7 @@ bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods
 	@$(PROGRAM) bench
 	@target/release/bench --large
 
-bench-growth: parts ## How costs grow: one size after the other, as docs/growth.md shows them; SIZE=metrics for one of them
+bench-growth: all-parts ## How costs grow: one size after the other, as docs/growth.md shows them; SIZE=metrics for one of them
 	@$(PROGRAM) bench
 	@target/release/bench --growth $(if $(SIZE),"$(SIZE)")
 

@@ -1,11 +1,12 @@
-//! How costs grow with each size: the figures of docs/growth.md.
+//! How costs grow with each size, beside the tuned peers' on the same fleet: the figures of
+//! docs/growth.md.
 
 use crate::block::block;
 use crate::measure::Block;
 use crate::report;
-use crate::sides::Side;
+use crate::sides::{Peers, Side};
 use crate::world::{MetricChoice, Size, World};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const ROUNDS: usize = 2;
 const SIZE: Size = Size { autoscalers: 1_000, pods: 10 };
@@ -23,7 +24,7 @@ pub async fn run(only: Option<&str>) {
     let own = MetricChoice::OWN_LABEL;
     let one: fn(usize) -> String = |_| "all".to_owned();
     let tier: fn(usize) -> String = |app| format!("tier-{}", app % 10);
-    let base = alone(&world, &idle).await;
+    let base = row(&world, &idle, own).await;
     for what in ["label sets", "autoscalers"] {
         rows.push((what, 1_000, base.clone()));
     }
@@ -45,13 +46,13 @@ pub async fn run(only: Option<&str>) {
     ];
     for (what, count, metrics) in choices.into_iter().filter(|(what, ..)| wanted(what)) {
         world.set_metrics(metrics).await;
-        rows.push((what, count, alone(&world, &idle).await));
+        rows.push((what, count, row(&world, &idle, metrics).await));
     }
     world.set_metrics(own).await;
     let fewer: &[usize] = if wanted("autoscalers") { &[300, 100] } else { &[] };
     for &count in fewer {
         world.keep_only(count).await;
-        rows.push(("autoscalers", count, alone(&world, &idle).await));
+        rows.push(("autoscalers", count, row(&world, &idle, own).await));
     }
     drop(world);
     let other: &[usize] = if wanted("pods of an autoscaler") { &[3, 30] } else { &[] };
@@ -59,32 +60,49 @@ pub async fn run(only: Option<&str>) {
         let world = World::start(Size { pods, ..SIZE }, false).await;
         world.make_autoscalers().await;
         let idle = block(&world, None, ROUNDS).await;
-        rows.push(("pods of an autoscaler", pods, alone(&world, &idle).await));
+        rows.push(("pods of an autoscaler", pods, row(&world, &idle, own).await));
     }
     rows.sort_by_key(|(what, count, _)| (*what, *count));
     print(&rows);
 }
 
-async fn alone(world: &World, idle: &Block) -> Value {
-    let measured = block(world, Some(Side::Alone), ROUNDS).await;
-    report::alone(world.size, idle, &measured)
+/// The figures of Plimsoll with Autoscalers, and of the peers with HPAs of the same metrics.
+async fn row(world: &World, idle: &Block, metrics: MetricChoice) -> Value {
+    let ours = block(world, Some(Side::Alone), ROUNDS).await;
+    world.make_native_hpas(metrics).await;
+    let peers = block(world, Some(Side::Peers(Peers::Tuned)), ROUNDS).await;
+    world.delete_native_hpas().await;
+    let [ours, peers] = [ours, peers].map(|block| report::alone(world.size, idle, &block));
+    json!({"ours": ours, "peers": peers})
 }
 
 fn print(rows: &[Row]) {
     println!(
-        "\n| what grows | to | Plimsoll, CPU ms a decision | Prometheus, CPU ms a decision | queries a round | \
-         evaluation, s a round | lag, 99 in 100 within, s | peak memory, MB |\n|---|---|---|---|---|---|---|---|"
+        "\n| what grows | to | Plimsoll, CPU ms a decision | Prometheus, CPU ms a decision | stack, CPU ms a decision | \
+         peers' stack, tuned | peers / ours | queries a round | peers' | evaluation, s a round | lag, 99 in 100 within, s | \
+         peak memory, MB |\n|---|---|---|---|---|---|---|---|---|---|---|---|"
     );
-    for (what, count, figures) in rows {
-        let figure = |name: &str| figures[name].to_string();
+    for (what, count, row) in rows {
+        let figure = |side: &str, name: &str| row[side][name].to_string();
+        let stack =
+            |side: &str| row[side]["stack_cpu_ms_per_decision"].as_f64().unwrap_or(f64::NAN);
         println!(
-            "| {what} | {count} | {} | {} | {} | {} | {} | {} |",
-            figure("cpu_ms_per_decision"),
-            figure("prometheus_cpu_ms_per_decision"),
-            figure("prometheus_queries_per_round"),
-            figure("prometheus_evaluation_seconds_per_round"),
-            figure("lag_p99_seconds"),
-            figure("peak_memory_mb"),
+            "| {what} | {count} | {} | {} | {} | {} | {:.1} | {} | {} | {} | {} | {} |",
+            figure("ours", "cpu_ms_per_decision"),
+            figure("ours", "prometheus_cpu_ms_per_decision"),
+            figure("ours", "stack_cpu_ms_per_decision"),
+            figure("peers", "stack_cpu_ms_per_decision"),
+            stack("peers") / stack("ours"),
+            figure("ours", "prometheus_queries_per_round"),
+            figure("peers", "prometheus_queries_per_round"),
+            figure("ours", "prometheus_evaluation_seconds_per_round"),
+            figure("ours", "lag_p99_seconds"),
+            figure("ours", "peak_memory_mb"),
         );
     }
+    let all: Vec<Value> = rows
+        .iter()
+        .map(|(what, count, row)| json!({"what": what, "to": count, "figures": row}))
+        .collect();
+    println!("bench-growth: {}", Value::from(all));
 }

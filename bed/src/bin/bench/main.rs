@@ -23,7 +23,7 @@ use round::show_progress;
 use sides::{Peers, Side};
 use std::process::ExitCode;
 use std::time::Duration;
-use world::{Size, World};
+use world::{MetricChoice, Size, World};
 
 /// What is measured, and how often.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +125,7 @@ fn runtime() -> tokio::runtime::Runtime {
 async fn run(plan: Plan) {
     let world = World::start(plan.size, false).await;
     if plan.peers {
-        world.make_native_hpas().await;
+        world.make_native_hpas(MetricChoice::OWN_LABEL).await;
         let mut report = Report::default();
         for turn in 1..=plan.turns {
             show_progress(&format!("turn {turn} of {}", plan.turns));

@@ -38,9 +38,9 @@ impl Side {
     }
 }
 
-/// The same rule for both.
+/// The same rule for both: of the metrics that a workload may have in `fleet series`.
 const RULES: &str = r#"rules:
-- seriesQuery: 'http_requests_total{namespace!="",pod!=""}'
+- seriesQuery: '{__name__=~"^(http_requests|one_of_ten_.*|own_.*|split_.*)_total$",namespace!="",pod!=""}'
   resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}
   name: {matches: "^(.*)_total$", as: "${1}_per_second"}
   metricsQuery: sum(rate(<<.Series>>{<<.LabelMatchers>>}[1m])) by (<<.GroupBy>>)

@@ -185,24 +185,29 @@ impl World {
         self.send("PATCH", &format!("{path}/{name}/status"), status).await;
     }
 
-    /// Creates HPAs, for both sides.
-    pub async fn make_native_hpas(&self) {
-        let hpa =
-            async |app: usize| {
-                let of = namespace(app);
-                let path = format!("/apis/autoscaling/v2/namespaces/{of}/horizontalpodautoscalers");
-                self.send("POST", &path, json!({
+    /// Creates HPAs of the metrics that the rules of both sides make of these.
+    pub async fn make_native_hpas(&self, metrics: MetricChoice) {
+        let hpa = async |app: usize| {
+            let name = (metrics.metric)(app).replace("_total", "_per_second");
+            let spec = json!({
                 "metadata": {"name": format!("app-{app}")},
                 "spec": {
                     "scaleTargetRef": target(app), "minReplicas": 1, "maxReplicas": 20,
-                    "metrics": [{"type": "Pods", "pods": {
-                        "metric": {"name": "http_requests_per_second"},
+                    "metrics": [{"type": "Pods", "pods": {"metric": {"name": name},
                         "target": {"type": "AverageValue", "averageValue": RATE.to_string()}}}],
                 },
-            }))
-            .await;
-            };
+            });
+            self.send("POST", &hpas(app), spec).await;
+        };
         self.each("HorizontalPodAutoscalers", self.size.autoscalers, hpa).await;
+    }
+
+    /// Deletes the HPAs.
+    pub async fn delete_native_hpas(&self) {
+        let delete = async |app: usize| {
+            self.send("DELETE", &format!("{}/app-{app}", hpas(app)), json!({})).await;
+        };
+        self.each("deletions of HorizontalPodAutoscalers", self.size.autoscalers, delete).await;
     }
 
     /// Creates Autoscalers, each with a different value of a label.
@@ -273,6 +278,11 @@ impl MetricChoice {
         json!([{"metricName": (self.metric)(app), "labels": {label: value(app)},
             "averageValue": RATE.to_string()}])
     }
+}
+
+/// The path of the HPAs in the namespace of a workload.
+fn hpas(app: usize) -> String {
+    format!("/apis/autoscaling/v2/namespaces/{}/horizontalpodautoscalers", namespace(app))
 }
 
 /// The path of the Autoscalers in the namespace of a workload.
