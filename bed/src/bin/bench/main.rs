@@ -2,17 +2,21 @@
 //! real parts, in one run (`make bench`). `--large` measures only Plimsoll at ten times the size,
 //! `--growth` it at several sizes, `--outage` what an outage costs, `--fairness` what one tenant
 //! costs the others, and `--backtest` what backtests cost; `--short` tries all of it in small.
+//! `--smoke` compares counts with their bounds.
 
 mod backtest;
 mod block;
+mod bounds;
 mod fairness;
 mod growth;
+mod kernels;
 mod load;
 mod measure;
 mod outage;
 mod report;
 mod round;
 mod sides;
+mod smoke;
 mod world;
 
 use block::block;
@@ -63,6 +67,7 @@ fn main() -> ExitCode {
             runtime().block_on(growth::run());
             return ExitCode::SUCCESS;
         }
+        ["--smoke"] => return runtime().block_on(smoke::run()),
         ["--outage", rest @ ..] => {
             let mut numbers = rest.iter().map(|number| number.parse().expect("a number"));
             let mut next = |default: u64| numbers.next().unwrap_or(default);
@@ -82,7 +87,7 @@ fn main() -> ExitCode {
         }
         _ => {
             eprintln!(
-                "usage: bench [--short | --large | --growth | --alone AUTOSCALERS PODS |\n\
+                "usage: bench [--short | --smoke | --large | --growth | --alone AUTOSCALERS PODS |\n\
                  \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
                  \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS]]"
             );

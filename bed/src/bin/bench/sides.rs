@@ -39,14 +39,14 @@ impl Side {
 }
 
 /// The same rule for both.
-const RULES: &str = r#"rules:
+pub const RULES: &str = r#"rules:
 - seriesQuery: 'http_requests_total{namespace!="",pod!=""}'
   resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}
   name: {matches: "^(.*)_total$", as: "${1}_per_second"}
   metricsQuery: sum(rate(<<.Series>>{<<.LabelMatchers>>}[1m])) by (<<.GroupBy>>)
 "#;
 /// The configuration for the custom metrics of Autoscalers: the rate over the same window.
-const AUTOSCALER_CONFIG: &str = "podMetrics:\n  counterQuery: \
+pub const AUTOSCALER_CONFIG: &str = "podMetrics:\n  counterQuery: \
     'sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[1m]))'\n";
 
 /// A running side.
@@ -80,31 +80,7 @@ pub async fn start(world: &World, side: Side) -> Running {
             let adapter = start_adapter(world, peers);
             register(world).await;
             wait_for_value(world, &adapter).await;
-            let port = free_port();
-            let kubeconfig = world.cluster.kubeconfig.display();
-            let mut flags = vec![
-                "kube-controller-manager".to_owned(),
-                format!("--kubeconfig={kubeconfig}"),
-                format!("--authentication-kubeconfig={kubeconfig}"),
-                format!("--authorization-kubeconfig={kubeconfig}"),
-                "--controllers=horizontal-pod-autoscaler-controller".to_owned(),
-                "--leader-elect=false".to_owned(),
-                "--bind-address=127.0.0.1".to_owned(),
-                format!("--secure-port={port}"),
-                format!("--cert-dir={}", world.cluster.folder.join("manager").display()),
-            ];
-            if peers == Peers::Tuned {
-                flags.extend(
-                    [
-                        "--kube-api-qps=5000",
-                        "--kube-api-burst=10000",
-                        "--concurrent-horizontal-pod-autoscaler-syncs=50",
-                    ]
-                    .map(str::to_owned),
-                );
-            }
-            let program = world.cluster.parts.join("cluster");
-            let manager = world.cluster.run("kube-controller-manager", &program, &flags);
+            let (manager, port) = start_manager(world, peers);
             Running {
                 processes: vec![
                     ("prometheus-adapter", adapter),
@@ -115,6 +91,33 @@ pub async fn start(world: &World, side: Side) -> Running {
             }
         }
     }
+}
+
+/// Starts kube-controller-manager's HPA controller; its port.
+pub fn start_manager(world: &World, peers: Peers) -> (Process, u16) {
+    let port = free_port();
+    let kubeconfig = world.cluster.kubeconfig.display();
+    let mut flags = vec![
+        "kube-controller-manager".to_owned(),
+        format!("--kubeconfig={kubeconfig}"),
+        format!("--authentication-kubeconfig={kubeconfig}"),
+        format!("--authorization-kubeconfig={kubeconfig}"),
+        "--controllers=horizontal-pod-autoscaler-controller".to_owned(),
+        "--leader-elect=false".to_owned(),
+        "--bind-address=127.0.0.1".to_owned(),
+        format!("--secure-port={port}"),
+        format!("--cert-dir={}", world.cluster.folder.join("manager").display()),
+    ];
+    if peers == Peers::Tuned {
+        let tuned = [
+            "--kube-api-qps=5000",
+            "--kube-api-burst=10000",
+            "--concurrent-horizontal-pod-autoscaler-syncs=50",
+        ];
+        flags.extend(tuned.map(str::to_owned));
+    }
+    let program = world.cluster.parts.join("cluster");
+    (world.cluster.run("kube-controller-manager", &program, &flags), port)
 }
 
 /// Starts Plimsoll with leader election, as in a cluster.
@@ -141,6 +144,15 @@ pub fn start_logged(world: &World, prometheus: u16) -> Running {
         "--log-level=info,plimsoll::control=debug",
     ];
     flags.extend(logged.map(str::to_owned));
+    running(world, &flags)
+}
+
+/// Starts Plimsoll without a comparison, with this configuration and these flags.
+pub fn start_with(world: &World, config: &str, more: &[String]) -> Running {
+    let mut flags = adapter_flags(world, "plimsoll", config, world.cluster.prometheus_port);
+    flags.insert(0, "serve".to_owned());
+    let alone = ["--leader-elect=false", "--leader-elect-resource-namespace=kube-system"];
+    flags.extend(alone.map(str::to_owned).into_iter().chain(more.iter().cloned()));
     running(world, &flags)
 }
 
@@ -224,7 +236,7 @@ fn path_of_one(app: usize, pod: usize) -> String {
     format!("{METRICS}/{of}/pods/app-{app}-{pod}/http_requests_per_second")
 }
 
-fn path_of_selector(app: usize) -> String {
+pub fn path_of_selector(app: usize) -> String {
     let of = namespace(app);
     format!("{METRICS}/{of}/pods/*/http_requests_per_second?labelSelector=app%3Dapp-{app}")
 }

@@ -23,6 +23,8 @@ pub struct World {
     pub size: Size,
     /// The port of the metrics adapter that runs.
     pub adapter_port: u16,
+    /// The port of the pods' metrics (`fleet series`).
+    pub series_port: u16,
 }
 
 /// The namespaces that workloads are spread over.
@@ -41,24 +43,32 @@ pub fn namespace(app: usize) -> String {
 impl World {
     /// Starts it; with `variants` the metrics exist in several variants (`fleet series`).
     pub async fn start(size: Size, variants: bool) -> Self {
+        Self::scraped(size, variants, NOISE, &[("pods", 5)]).await
+    }
+
+    /// With this relative noise of rates, and these jobs of Prometheus, each with its scrape interval in seconds.
+    pub async fn scraped(size: Size, variants: bool, noise: f64, jobs: &[(&str, u64)]) -> Self {
         let options = Options { progress: show_progress, ..Options::default() };
         let mut cluster = Cluster::control_plane(&options).await;
         let series_port = free_port();
         let [apps, pods, rate] = [size.autoscalers, size.pods, RATE].map(|n| n.to_string());
         let address = format!("127.0.0.1:{series_port}");
-        let mut arguments = vec!["series".to_owned(), address, apps, pods, rate, NOISE.to_string()];
+        let mut arguments = vec!["series".to_owned(), address, apps, pods, rate, noise.to_string()];
         if variants {
             arguments.push("variants".to_owned());
         }
         cluster.add("series", "fleet", &arguments);
-        cluster.write_prometheus_config(&format!(
-            "global: {{scrape_interval: 5s}}\n\
-             scrape_configs:\n  - job_name: pods\n    honor_labels: true\n\
-             \x20   static_configs: [{{targets: [\"127.0.0.1:{series_port}\"]}}]\n"
-        ));
+        let job = |(name, seconds): &(&str, u64)| {
+            format!(
+                "  - job_name: {name}\n    scrape_interval: {seconds}s\n    honor_labels: true\n\
+                 \x20   static_configs: [{{targets: [\"127.0.0.1:{series_port}\"]}}]\n"
+            )
+        };
+        let jobs: String = jobs.iter().map(job).collect();
+        cluster.write_prometheus_config(&format!("scrape_configs:\n{jobs}"));
         cluster.start_prometheus();
         cluster.wait_prometheus().await;
-        let world = Self { cluster, size, adapter_port: free_port() };
+        let world = Self { cluster, size, adapter_port: free_port(), series_port };
         world.make_workloads().await;
         world
     }
@@ -78,7 +88,7 @@ impl World {
     }
 
     /// Runs `make` for each number below `count`, concurrently, and shows the progress.
-    async fn each(&self, what: &str, count: usize, make: impl AsyncFn(usize)) {
+    pub async fn each(&self, what: &str, count: usize, make: impl AsyncFn(usize)) {
         show_progress(&format!("making {count} {what}"));
         let done = AtomicUsize::new(0);
         let step = (count / 4).max(1);
@@ -111,20 +121,26 @@ impl World {
             self.make_pod(&namespace(app), &format!("app-{app}"), number % pods).await;
         };
         self.each("pods", autoscalers * pods, pod).await;
-        let query = format!(
-            "http://127.0.0.1:{}/api/v1/query?query=count(rate(http_requests_total[1m]))",
-            self.cluster.prometheus_port
-        );
+        self.wait_for("rate(http_requests_total[1m])").await;
+    }
+
+    /// Waits until a window, such as `[20s]`, holds four scrapes of each pod.
+    pub async fn fill(&self, window: &str) {
+        self.wait_for(&format!("count_over_time(http_requests_total{window}) >= 4")).await;
+    }
+
+    /// Waits until a query has a result for each pod.
+    async fn wait_for(&self, query: &str) {
+        let url = format!("http://127.0.0.1:{}/api/v1/query", self.cluster.prometheus_port);
+        let http = reqwest::Client::new();
+        let form = [("query", format!("count(count by (pod) ({query}))"))];
         eventually("Prometheus has the metrics", Duration::from_secs(120), async || {
-            let response = reqwest::get(&query).await.map_err(|error| error.to_string())?;
-            let response: Value = response
-                .text()
-                .await
-                .map_err(|e| e.to_string())?
-                .parse()
-                .map_err(|e| format!("{e}"))?;
+            let response = http.post(&url).form(&form).send().await;
+            let text = response.map_err(|error| error.to_string())?.text().await;
+            let response: Value = serde_json::from_str(&text.map_err(|error| error.to_string())?)
+                .map_err(|error| error.to_string())?;
             let count = response["data"]["result"][0]["value"][1].as_str().unwrap_or_default();
-            let all = (autoscalers * pods).to_string();
+            let all = (self.size.autoscalers * self.size.pods).to_string();
             if count == all { Ok(()) } else { Err(response.to_string()) }
         })
         .await;
@@ -182,14 +198,19 @@ impl World {
         self.each("HorizontalPodAutoscalers", self.size.autoscalers, hpa).await;
     }
 
-    /// Creates Autoscalers, each with a different value of a label.
-    pub async fn make_autoscalers(&self) {
+    /// Installs the definition of Autoscalers.
+    pub async fn install_crd(&self) {
         let crd = bed::root().join("deploy/base/crd.yaml");
         self.cluster.kubectl(&["apply", "-f", &crd.display().to_string()]).await;
         eventually("the CRD is established", Duration::from_secs(30), async || {
             self.cluster.try_kubectl(&["get", "autoscalers", "-A"]).await
         })
         .await;
+    }
+
+    /// Creates Autoscalers, each with a different value of a label.
+    pub async fn make_autoscalers(&self) {
+        self.install_crd().await;
         let autoscaler = async |app: usize| {
             let spec = json!({
                 "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
@@ -251,6 +272,6 @@ fn autoscalers(app: usize) -> String {
     format!("/apis/plimsoll.dev/v1alpha1/namespaces/{}/autoscalers", namespace(app))
 }
 
-fn target(app: usize) -> Value {
+pub fn target(app: usize) -> Value {
     json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": format!("app-{app}")})
 }
