@@ -6,7 +6,7 @@ comma := ,
 export NO_PROXY := localhost,127.0.0.1$(if $(NO_PROXY)$(no_proxy),$(comma)$(or $(NO_PROXY),$(no_proxy)))
 
 .PHONY: help build parts all-parts test test-all test-node test-node-short libc old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-short bench-large bench-growth \
-	bench-outage bench-fairness bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom release-sboms licenses advisories clean
+	bench-outage bench-fairness bench-reaction bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom release-sboms licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -126,6 +126,10 @@ bench-outage: parts ## Prometheus away for 10 minutes and kube-apiserver for 2, 
 bench-fairness: parts ## What one tenant costs 1,000 autoscalers of others; FAIRNESS=30 for 30 s each
 	@$(PROGRAM) bench
 	@target/release/bench --fairness $(FAIRNESS)
+
+bench-reaction: all-parts ## How long after a step in the load the scale is written, by its parts: the figures of docs/reaction.md; STEPS=16 of each kind. UPDATE_PICTURES=1 writes its chart
+	@$(PROGRAM) bench
+	@target/release/bench --reaction $(STEPS)
 
 bench-backtest: ## What a backtest of a week costs, from a file and of 1,000 autoscalers over Prometheus; AUTOSCALERS=50 for fewer. It fails above the bounds that docs/backtest.md has, and writes target/bench/backtest.json
 	@$(PROGRAM) bench

@@ -2,7 +2,7 @@
 //! real parts, in one run (`make bench`). `--large` measures only Plimsoll at ten times the size,
 //! `--growth` it at several sizes, `--outage` what an outage costs, `--fairness` what one tenant
 //! costs the others, and `--backtest` what backtests cost; `--short` tries all of it in small.
-//! `--smoke` compares counts with their bounds.
+//! `--smoke` compares counts with their bounds, and `--reaction` measures how soon a step in the load is answered.
 
 mod backtest;
 mod block;
@@ -13,6 +13,7 @@ mod kernels;
 mod load;
 mod measure;
 mod outage;
+mod reaction;
 mod report;
 mod round;
 mod sides;
@@ -67,6 +68,11 @@ fn main() -> ExitCode {
             runtime().block_on(growth::run());
             return ExitCode::SUCCESS;
         }
+        ["--reaction", rest @ ..] => {
+            let steps = rest.first().map_or(16, |number| number.parse().expect("a number"));
+            runtime().block_on(reaction::run(steps));
+            return ExitCode::SUCCESS;
+        }
         ["--smoke"] => return runtime().block_on(smoke::run()),
         ["--outage", rest @ ..] => {
             let mut numbers = rest.iter().map(|number| number.parse().expect("a number"));
@@ -89,7 +95,7 @@ fn main() -> ExitCode {
             eprintln!(
                 "usage: bench [--short | --smoke | --large | --growth | --alone AUTOSCALERS PODS |\n\
                  \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
-                 \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS]]"
+                 \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS] | --reaction [STEPS]]"
             );
             return ExitCode::from(2);
         }
