@@ -13,15 +13,15 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const SIZE: Size = Size { autoscalers: 100, pods: 10 };
-/// Rounds before the first that counts: what queries cost is learned, and series are listed.
-const WARM_UP: usize = 3;
-const ROUNDS: usize = 5;
+/// Rounds before the first that counts, after those in which it settles.
+const WARM_UP: usize = 1;
+const ROUNDS: usize = 4;
 /// The relative noise of the rate of a pod: values change from round to round.
 const NOISE: f64 = 0.05;
 /// Four scrapes, which are there before the first round that counts.
 const WINDOW: &str = "[20s]";
 /// A round, in seconds. At 100 autoscalers it is long enough on a busy machine.
-const PERIOD: u64 = 3;
+const PERIOD: u64 = 2;
 
 /// The mix whose metric the API serves, too.
 const ONE: &str = "1 metric";
