@@ -5,8 +5,8 @@ export RUST_BACKTRACE ?= 0
 comma := ,
 export NO_PROXY := localhost,127.0.0.1$(if $(NO_PROXY)$(no_proxy),$(comma)$(or $(NO_PROXY),$(no_proxy)))
 
-.PHONY: help build parts all-parts test test-all test-node test-node-short libc old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-large bench-growth bench-mixed \
-	bench-outage bench-fairness bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop docs fuzz backtests generate workflows static image release sbom release-sboms licenses advisories clean
+.PHONY: help build parts all-parts test test-all test-node test-node-short libc old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-short bench-large bench-growth bench-mixed \
+	bench-outage bench-fairness bench-reaction bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop docs fuzz backtests generate workflows static image release sbom release-sboms licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -24,9 +24,9 @@ test: ## Everything CI runs; how long each part took
 	@tests/timed $(PARTS)
 
 test-all: ## That, and what takes longer: Thanos, the oldest Kubernetes, all tests on a node, whether the known faults still apply, the benchmark in small, what the ledger adds to a decision, MINUTES=5 of soak, SECONDS=60 of fuzzing each target
-	@NODE=$(or $(NODE),optional) MINUTES=$(or $(MINUTES),5) SEEDS=$(or $(SEEDS),8) tests/timed $(filter-out test-node-short,$(PARTS)) thanos oldest test-node mutations-apply bench-smoke bench-decide soak fuzz
+	@NODE=$(or $(NODE),optional) MINUTES=$(or $(MINUTES),5) SEEDS=$(or $(SEEDS),8) tests/timed $(filter-out test-node-short,$(PARTS)) thanos oldest test-node mutations-apply bench-short bench-decide soak fuzz
 
-PARTS := lint licenses unit conformance simulate-fixed all-parts e2e test-node-short
+PARTS := lint licenses unit conformance simulate-fixed all-parts e2e bench-smoke test-node-short
 
 lint: ## Formatting, lints, the links of comments and documents, and the workflows of CI
 	$(CARGO) fmt --all --check
@@ -104,9 +104,13 @@ bench-decide: ## One decision: its time, that it allocates nothing, and what the
 	$(CARGO) bench --locked --bench decide
 	@tests/decide-cost
 
-bench-smoke: all-parts ## The benchmark in small, to see that it works
+bench-short: all-parts ## The benchmark in small, to see that it works
 	@$(PROGRAM) bench
 	@target/release/bench --short
+
+# Cargo builds it with the end-to-end tests: CI has it.
+bench-smoke: parts ## What a small fleet costs in counts (queries, requests, bytes, allocations), against tests/bench-smoke.yaml; UPDATE=1 writes that
+	@$(E2E_BUILD) && $(TARGET)/debug/bench --smoke
 
 bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods
 	@$(PROGRAM) bench
@@ -128,6 +132,10 @@ bench-outage: parts ## Prometheus away for 10 minutes and kube-apiserver for 2, 
 bench-fairness: parts ## What one tenant costs 1,000 autoscalers of others; FAIRNESS=30 for 30 s each
 	@$(PROGRAM) bench
 	@target/release/bench --fairness $(FAIRNESS)
+
+bench-reaction: all-parts ## How long after a step in the load the scale is written, by its parts: the figures of docs/reaction.md; STEPS=16 of each kind. UPDATE_PICTURES=1 writes its chart
+	@$(PROGRAM) bench
+	@target/release/bench --reaction $(STEPS)
 
 bench-backtest: ## What a backtest of a week costs, from a file and of 1,000 autoscalers over Prometheus; AUTOSCALERS=50 for fewer. It fails above the bounds that docs/backtest.md has, and writes target/bench/backtest.json
 	@$(PROGRAM) bench

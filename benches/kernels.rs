@@ -1,43 +1,18 @@
 //! The costs of an evaluation besides the decision and I/O: parsing queries, planning,
 //! reading a response, and finding the values of pods in it. `cargo bench --bench kernels`.
 
+#[path = "cases/queries.rs"]
+mod queries;
+
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use plimsoll::config::Config;
 use plimsoll::promql::cost::{Estimates, Limits};
 use plimsoll::promql::plan::{PlanInput, plan};
-use plimsoll::promql::query::{MetricType, Per, PrometheusMetric};
 use plimsoll::promql::shape::{Arguments, ShapedQuery};
 use plimsoll::samples::{QueryResult, Table};
-use std::collections::{BTreeMap, BTreeSet};
+use queries::{query, response};
+use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::sync::Arc;
-
-/// The query of one autoscaler; each has a different workload.
-fn query(app: usize) -> Arc<str> {
-    let metric = PrometheusMetric {
-        metric: "http_requests_total".to_owned(),
-        per: Per::Pod,
-        labels: BTreeMap::from([("app".to_owned(), format!("app-{app}"))]),
-        query: None,
-    };
-    let queries = Config::default().pod_queries;
-    let namespace = format!("namespace-{}", app % 10);
-    queries.query(&metric, MetricType::Counter, &namespace).expect("a query").values
-}
-
-/// The response to the queries of `apps` workloads, each with ten pods.
-fn response(apps: usize) -> String {
-    let series = (0..apps * 10).map(|pod| {
-        let app = pod / 10;
-        format!(
-            r#"{{"metric":{{"app":"app-{app}","namespace":"namespace-{}","pod":"app-{app}-7d4f5b6c8-{pod:05}"}},"value":[1764000000.123,"{}.5"]}}"#,
-            app % 10,
-            pod % 17
-        )
-    });
-    let series = series.collect::<Vec<_>>().join(",");
-    format!(r#"{{"status":"success","data":{{"resultType":"vector","result":[{series}]}}}}"#)
-}
 
 fn planning(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("plan");

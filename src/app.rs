@@ -56,7 +56,7 @@ async fn serve(flags: ServeFlags) -> Result<(), StartError> {
         identity: ElectionSettings::identity(),
         api: clients.api.clone(),
         leases: clients.leases.clone(),
-        prometheus,
+        prometheus: prometheus.clone(),
         clock: clients.clock.clone(),
         metrics: metrics.clone(),
     })?;
@@ -76,6 +76,7 @@ async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     if let Some(path) = flags.config.clone() {
         let Shared { config, rules, .. } = replica.shared();
         let (config, rules) = (config.clone(), rules.clone());
+        let window = config.clone().run_window(prometheus);
         let changed = move |taken: Result<&Config, &_>| {
             metrics.reloaded(taken.is_ok());
             if let Ok(config) = taken {
@@ -83,6 +84,7 @@ async fn serve(flags: ServeFlags) -> Result<(), StartError> {
             }
         };
         replica.spawn("configuration", config.run_reloader(path, changed));
+        replica.spawn("window of counters", window);
     }
     let (signal, address) = (stop_signal()?, listener.address()?);
     if let Some(ip) = advertised(&flags) {

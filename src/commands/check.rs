@@ -10,7 +10,7 @@ use super::objects::{self, TEMPLATE};
 use super::story::plain_lines;
 use super::{check_files, check_history, check_rule};
 use crate::clock::{Clock, WallClock};
-use crate::config::{CheckFlags, Config, OutputFormat};
+use crate::config::{CheckFlags, Config, OutputFormat, counter_query, window_of};
 use crate::connect::{self, ANSWER_TIMEOUT};
 use crate::kube_error::worded;
 use crate::prometheus::Client as Prometheus;
@@ -23,6 +23,7 @@ use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The result of the check.
 #[derive(Debug, Default, Serialize)]
@@ -36,6 +37,9 @@ pub struct Report {
     pub not_checked: Vec<String>,
     /// What each rule matches; empty without a Prometheus.
     pub rules: Vec<RuleReport>,
+    /// The query of counters, where its window follows Prometheus.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub counter_query: Option<String>,
     /// What was checked, such as `the configuration`.
     #[serde(skip)]
     checked: Vec<&'static str>,
@@ -56,7 +60,7 @@ pub async fn run(flags: &CheckFlags) -> (String, bool) {
 
 async fn check(flags: &CheckFlags) -> Report {
     let mut report = Report::default();
-    let config = match flags.file.as_ref().map(|file| (file, Config::read(file))) {
+    let mut config = match flags.file.as_ref().map(|file| (file, Config::read(file))) {
         None => None,
         Some((_, Ok(config))) => Some(config),
         Some((file, Err(error))) => {
@@ -75,6 +79,9 @@ async fn check(flags: &CheckFlags) -> Report {
         let file = file.display();
         format!("{file}: there is nothing in it, so that the defaults are all there is")
     }));
+    if let Some(config) = config.as_mut().filter(|config| config.auto_window) {
+        follow_window(flags, config, &mut report).await;
+    }
     let default = Config::default();
     let queries = &config.as_ref().unwrap_or(&default).pod_queries;
     check_objects(flags, queries, config.as_ref(), &mut report).await;
@@ -191,6 +198,29 @@ async fn check_objects(
     found.warnings.retain(|warning| !known.contains(warning));
     report.warnings.append(&mut found.warnings);
     report.not_checked.append(&mut found.not_checked);
+}
+
+/// Takes the window of counters that the scrape intervals of Prometheus ask for, as the server does.
+async fn follow_window(flags: &CheckFlags, config: &mut Config, report: &mut Report) {
+    const FIELD: &str = "podMetrics.counterWindow: auto";
+    let Some(url) = &flags.prometheus_url else {
+        report
+            .not_checked
+            .push(format!("{FIELD}: --prometheus-url names the server that it follows"));
+        return;
+    };
+    // An invalid address is told where the queries are run.
+    let Ok(server) = connect::prometheus_of_command(url, &flags.prometheus) else { return };
+    match window_of(&server).await {
+        Ok(Some(window)) => Arc::make_mut(&mut config.pod_queries).counter = counter_query(window),
+        Ok(None) => report.warnings.push(format!(
+            "{FIELD}: Prometheus does not tell how often all its series are scraped: the window is the default"
+        )),
+        Err(error) => report.not_checked.push(format!("{FIELD}: {error}")),
+    }
+    let of_counters = |example: &Example<'_>| example.field == "podMetrics.counterQuery";
+    report.counter_query =
+        general_queries(config).into_iter().find(of_counters).map(|example| example.query);
 }
 
 /// What to do instead with a file that has Kubernetes objects in it; none for other files.
@@ -317,6 +347,9 @@ impl std::fmt::Display for Report {
             if let Some(series) = rule.query_series {
                 writeln!(f, "  gives    {series} series")?;
             }
+        }
+        if let Some(query) = &self.counter_query {
+            writeln!(f, "podMetrics.counterWindow: auto\n  query    {query}")?;
         }
         for warning in &self.warnings {
             writeln!(f, "warning: {warning}")?;

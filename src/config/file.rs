@@ -1,6 +1,7 @@
 //! The configuration file.
 
-use super::rules::{self, RawBackend, RawResourceRules};
+use super::rules::{self, RawBackend, RawResourceRules, prometheus_duration};
+use super::window::{LONGEST, counter_query};
 use crate::prometheus::Pem;
 use crate::promql::query::PodQueries;
 use crate::promql::template::Template;
@@ -18,6 +19,8 @@ use std::sync::Arc;
 pub struct Config {
     /// The queries of pod metrics.
     pub pod_queries: Arc<PodQueries>,
+    /// Whether the window of counters' rates follows Prometheus's scrape intervals.
+    pub auto_window: bool,
     /// The rules of prometheus-adapter's configuration.
     pub rules: RuleSet,
     /// The adapters that requests for unknown metrics are forwarded to (`passOn`).
@@ -106,25 +109,25 @@ struct RawPodMetrics {
     pod_label: Option<Spanned<String>>,
     gauge_query: Option<Spanned<String>>,
     counter_query: Option<Spanned<String>>,
+    counter_window: Option<Spanned<String>>,
     shared_namespaces: Vec<String>,
 }
 
 const GAUGE: &str = "sum by (<<.GroupBy>>) (<<.Series>>{<<.LabelMatchers>>})";
-const COUNTER: &str = "sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[2m]))";
 
 impl Default for Config {
     /// The labels are `namespace` and `pod`. Gauges are read as they are, counters as the rate per
     /// second over two minutes.
     fn default() -> Self {
-        let template = |text| Template::parse(text).expect("the default is a template");
         Self {
             pod_queries: Arc::new(PodQueries {
                 namespace_label: "namespace".to_owned(),
                 pod_label: "pod".to_owned(),
-                gauge: template(GAUGE),
-                counter: template(COUNTER),
+                gauge: Template::parse(GAUGE).expect("the default is a template"),
+                counter: counter_query(LONGEST),
                 shared: Vec::new(),
             }),
+            auto_window: false,
             rules: RuleSet::default(),
             forward: ForwardTargets::new(),
             text_hash: 0,
@@ -206,7 +209,9 @@ impl Config {
         let (text_hash, is_empty) = (text_hash(text.as_bytes()), file.is_empty());
         let mut config = Self { text_hash, is_empty, ..Self::default() };
         let pod_metrics = file.pod_metrics.unwrap_or_default();
-        pod_queries(Arc::make_mut(&mut config.pod_queries), pod_metrics).map_err(config_error)?;
+        let queries = Arc::make_mut(&mut config.pod_queries);
+        config.auto_window = window(queries, &pod_metrics).map_err(config_error)?;
+        pod_queries(queries, pod_metrics).map_err(config_error)?;
         let backends =
             rules::compile_backends(file.backends.unwrap_or_default()).map_err(config_error)?;
         config.rules = RuleSet {
@@ -263,6 +268,28 @@ fn forward_target(
     Ok((group, target.map_err(wrong)?))
 }
 
+/// Sets the window of counters' rates; whether it follows Prometheus.
+fn window(queries: &mut PodQueries, raw: &RawPodMetrics) -> Result<bool, FieldError> {
+    let Some(text) = &raw.counter_window else { return Ok(false) };
+    let wrong = |error: &str| {
+        let field = "podMetrics.counterWindow".to_owned();
+        Err(FieldError::of(text, field, error.to_owned()))
+    };
+    if raw.counter_query.is_some() {
+        return wrong("counterQuery has a window of its own: give one of both");
+    }
+    if text.value == "auto" {
+        return Ok(true);
+    }
+    match prometheus_duration(&text.value) {
+        Some(window) if !window.is_zero() => {
+            queries.counter = counter_query(window);
+            Ok(false)
+        }
+        _ => wrong("auto, or a duration such as 1m was expected"),
+    }
+}
+
 fn pod_queries(queries: &mut PodQueries, raw: RawPodMetrics) -> Result<(), FieldError> {
     let label = |field: &str, raw: Option<Spanned<String>>, label: &mut String| match raw {
         // Prometheus 3 accepts any other name.
@@ -308,6 +335,7 @@ fn pod_queries(queries: &mut PodQueries, raw: RawPodMetrics) -> Result<(), Field
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     fn parse(text: &str) -> Result<Config, String> {
         Config::parse(Path::new("plimsoll.yaml"), text).map_err(|error| error.to_string())
@@ -331,6 +359,18 @@ mod tests {
     }
 
     #[test]
+    fn the_window_of_counters_is_given_or_follows_prometheus() {
+        let counters = |text: &str| {
+            parse(text).map(|read| (read.pod_queries.counter.clone(), read.auto_window))
+        };
+        let of = |seconds| counter_query(Duration::from_secs(seconds));
+        assert_eq!(counters("podMetrics: {counterWindow: 1m}\n"), Ok((of(60), false)));
+        assert_eq!(counters("podMetrics: {counterWindow: 1m30s}\n"), Ok((of(90), false)));
+        assert_eq!(counters("podMetrics: {counterWindow: auto}\n"), Ok((of(120), true)));
+        assert_eq!(counters("podMetrics: {}\n"), Ok((of(120), false)));
+    }
+
+    #[test]
     fn the_sample_configuration_is_the_default() {
         let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/config/plimsoll.yaml"));
         assert_eq!(Config::read(path).unwrap().pod_queries, Config::default().pod_queries);
@@ -348,7 +388,7 @@ mod tests {
         assert_eq!(config.rules.custom.len(), 2);
         assert!(!config.rules.custom[1].namespaced && config.rules.external.is_empty());
         let rules = config.rules.resource.unwrap();
-        assert_eq!(rules.window, std::time::Duration::from_secs(90));
+        assert_eq!(rules.window, Duration::from_secs(90));
     }
 
     #[test]
@@ -391,6 +431,14 @@ mod tests {
             (
                 "podMetrics:\n  namespaceLabel: ''\n",
                 ["plimsoll.yaml:2:", "namespaceLabel", "empty"],
+            ),
+            (
+                "podMetrics:\n  counterWindow: 1\n",
+                ["plimsoll.yaml:2:", "podMetrics.counterWindow", "1m was expected"],
+            ),
+            (
+                "podMetrics:\n  counterWindow: auto\n  counterQuery: a\n",
+                ["plimsoll.yaml:2:", "podMetrics.counterWindow", "one of both"],
             ),
             ("podMetrics: [\n", ["plimsoll.yaml", "line", ""]),
             (

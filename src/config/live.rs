@@ -1,10 +1,13 @@
 //! Reloads the configuration file when it changes.
 
 use super::file::{Config, ConfigError, text_hash};
+use super::window::{self, counter_query};
+use crate::prometheus::Client as Prometheus;
 use crate::promql::query::PodQueries;
 use crate::reload::Reloadable;
 use crate::serve::ForwardTargets;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The current configuration, part by part: the last valid one of the file. Cheap to clone.
@@ -12,6 +15,12 @@ use std::time::Duration;
 pub struct LiveConfig {
     /// The queries of pod metrics.
     pub pod_queries: Reloadable<PodQueries>,
+    /// Those of the file, before their window follows Prometheus.
+    read_queries: Arc<PodQueries>,
+    /// Whether the window of counters' rates follows Prometheus.
+    auto_window: Reloadable<bool>,
+    /// The window by Prometheus's scrape intervals, if it tells.
+    window: Reloadable<Option<Duration>>,
     /// The adapters that requests for unknown metrics are forwarded to.
     pub forward: Reloadable<ForwardTargets>,
     /// Why the file can't be reloaded, if it can't.
@@ -25,6 +34,8 @@ pub struct LiveConfig {
 /// The time between two reads of the file. The volume of a ConfigMap changes by a symbolic link,
 /// of which notifications of the file itself say nothing.
 const RELOAD_INTERVAL: Duration = Duration::from_millis(500);
+/// The time between two reads of Prometheus's scrape intervals.
+const WINDOW_INTERVAL: Duration = Duration::from_secs(60);
 /// How long a changed file must stay as it is: a part of one that is being written may be valid.
 const SETTLE_TIME: Duration = Duration::from_millis(200);
 
@@ -33,6 +44,9 @@ impl LiveConfig {
     pub fn new(config: &Config) -> Self {
         Self {
             pod_queries: Reloadable::new(config.pod_queries.clone()),
+            read_queries: config.pod_queries.clone(),
+            auto_window: Reloadable::new(config.auto_window),
+            window: Reloadable::default(),
             forward: Reloadable::new(config.forward.clone()),
             error: Reloadable::default(),
             text_hash: config.text_hash,
@@ -51,6 +65,7 @@ impl LiveConfig {
         let hash = async || tokio::fs::read(&path).await.ok().map(|text| text_hash(&text));
         loop {
             tokio::time::sleep(RELOAD_INTERVAL).await;
+            self.follow_window();
             let now = hash().await;
             if now == seen {
                 continue;
@@ -63,6 +78,35 @@ impl LiveConfig {
         }
     }
 
+    /// Asks Prometheus for its scrape intervals from time to time, for ever, where the window of counters follows
+    /// them.
+    pub async fn run_window(self, prometheus: Prometheus) {
+        loop {
+            if *self.auto_window.load() {
+                match window::of(&prometheus).await {
+                    Ok(window) => self.window.replace(window),
+                    Err(error) => {
+                        tracing::debug!(%error, "Failed to read Prometheus's scrape intervals")
+                    }
+                }
+            }
+            tokio::time::sleep(WINDOW_INTERVAL).await;
+        }
+    }
+
+    /// Changes the query of counters to the window that Prometheus's scrape intervals ask for.
+    fn follow_window(&self) {
+        let counter = match (*self.auto_window.load(), *self.window.load()) {
+            (true, Some(window)) => counter_query(window),
+            _ => self.read_queries.counter.clone(),
+        };
+        if self.pod_queries.load().counter != counter {
+            tracing::info!(window = ?self.window.load(), "Changed the window of counters");
+            self.pod_queries
+                .replace(PodQueries { counter, ..PodQueries::clone(&self.read_queries) });
+        }
+    }
+
     fn reload(&mut self, path: &Path, reloaded: &impl Fn(Result<&Config, &ConfigError>)) {
         let read = Config::read(path).and_then(|config| match config.is_empty && !self.is_empty {
             true => Err(ConfigError::Emptied { path: path.to_owned() }),
@@ -71,7 +115,10 @@ impl LiveConfig {
         match read {
             Ok(config) => {
                 self.is_empty = config.is_empty;
+                self.read_queries = config.pod_queries.clone();
+                self.auto_window.replace(config.auto_window);
                 self.pod_queries.replace(config.pod_queries.clone());
+                self.follow_window();
                 self.forward.replace(config.forward.clone());
                 reloaded(Ok(&config));
                 // Health reports the error until every part has the new configuration.
@@ -121,6 +168,32 @@ mod tests {
         }
         // The defaults, in so many words.
         assert_eq!(label_after(&["podMetrics: {}\n"]).await, ("pod".to_owned(), None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_window_of_counters_follows_prometheus_where_the_file_says_so() {
+        let minute = Duration::from_secs(60);
+        for (text, follows) in [
+            ("podMetrics: {counterWindow: auto}\n", true),
+            ("podMetrics: {counterWindow: 2m}\n", false),
+            ("podMetrics: {}\n", false),
+        ] {
+            let file = tempfile::NamedTempFile::new().unwrap();
+            std::fs::write(file.path(), text).unwrap();
+            let live = LiveConfig::new(&Config::read(file.path()).unwrap());
+            live.window.replace(Some(minute));
+            let reloader = live.clone().run_reloader(file.path().to_owned(), |_| {});
+            let later = tokio::time::sleep(2 * RELOAD_INTERVAL);
+            tokio::select! {
+                () = reloader => unreachable!("it runs for ever"),
+                () = later => {}
+            }
+            let queries = live.pod_queries.load();
+            assert_eq!(queries.counter == counter_query(minute), follows, "{text}");
+            assert_eq!(queries.gauge, Config::default().pod_queries.gauge);
+        }
+        let reloaded = "podMetrics: {counterWindow: auto, podLabel: after}\n";
+        assert_eq!(label_after(&[reloaded]).await, ("after".to_owned(), None));
     }
 
     #[tokio::test(start_paused = true)]

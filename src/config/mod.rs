@@ -5,6 +5,7 @@ mod file;
 mod flags;
 mod live;
 mod rules;
+mod window;
 
 pub use adapter_flags::{IgnoredFlag, normalize_command, take_ignored};
 pub use file::{CONFIG_FIELDS, Config, ConfigError, without_values};
@@ -16,3 +17,4 @@ pub use flags::{
     above_zero,
 };
 pub use live::LiveConfig;
+pub use window::{counter_query, of as window_of};

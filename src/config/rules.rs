@@ -152,7 +152,7 @@ fn compile_usage(path: &str, raw: RawUsageRule) -> Result<UsageRule, FieldError>
 }
 
 /// A duration as Prometheus writes it: `1d12h`, `5m`, `1500ms`, `0`.
-fn prometheus_duration(text: &str) -> Option<Duration> {
+pub(super) fn prometheus_duration(text: &str) -> Option<Duration> {
     const UNITS: [(&str, u64); 7] = [
         ("ms", 1),
         ("y", 365 * 86_400_000),

@@ -8,6 +8,7 @@ mod history;
 mod http;
 mod options;
 mod queue;
+mod status;
 mod transport;
 
 pub use budget::{RESPONSE_BYTES, Reservation};
@@ -20,4 +21,5 @@ pub use error::{Error, shortened};
 pub use http::{Http, read_roots};
 pub use options::{Names, Options, Pem, Token};
 pub use queue::Flow;
+pub use status::{configuration, receives};
 pub use transport::{BodyStream, Transport, TransportError};

@@ -5,12 +5,14 @@ mod metadata;
 mod query;
 mod range;
 mod series;
+mod status;
 
 pub use envelope::Label;
 pub use metadata::metric_type;
 pub use query::{InvalidSample, ResultType, Series, read_query_response};
 pub use range::{RangeSeries, decode_matrix};
 pub use series::{SeriesSchema, decode_series_schemas};
+pub use status::status;
 
 #[cfg(test)]
 mod tests {

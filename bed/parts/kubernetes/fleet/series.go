@@ -15,7 +15,8 @@ import (
 // name that the benchmark gives them, counts RATE requests per second, with a
 // relative noise of up to NOISE from scrape to scrape. With variants the same count
 // is also exposed as one of ten and of fifty metrics, as a metric of the app, and
-// split into 3 and into 9 series.
+// split into 3 and into 9 series. `POST /step?app=N&factor=F` multiplies the rate of app
+// N by F from that moment on.
 func series(arguments []string) error {
 	variants := len(arguments) == 6 && arguments[5] == "variants"
 	if len(arguments) != 5 && !variants {
@@ -32,20 +33,41 @@ func series(arguments []string) error {
 	apps, pods, rate, noise := int(numbers[0]), int(numbers[1]), numbers[2], numbers[3]
 	var mutex sync.Mutex
 	counters := make([]float64, apps*pods)
+	factors := make([]float64, apps)
+	for app := range factors {
+		factors[app] = 1
+	}
 	last := time.Now()
-	expose := func(w http.ResponseWriter, _ *http.Request) {
-		mutex.Lock()
-		defer mutex.Unlock()
+	advance := func() {
 		now := time.Now()
 		passed := now.Sub(last).Seconds()
 		last = now
+		for place := range counters {
+			counters[place] += rate * factors[place/pods] * passed * (1 + noise*(2*rand.Float64()-1))
+		}
+	}
+	step := func(w http.ResponseWriter, r *http.Request) {
+		app, err := strconv.Atoi(r.FormValue("app"))
+		factor, wrong := strconv.ParseFloat(r.FormValue("factor"), 64)
+		if err != nil || wrong != nil || app < 0 || app >= apps {
+			http.Error(w, "app=N and factor=F expected", http.StatusBadRequest)
+			return
+		}
+		mutex.Lock()
+		defer mutex.Unlock()
+		advance()
+		factors[app] = factor
+	}
+	expose := func(w http.ResponseWriter, _ *http.Request) {
+		mutex.Lock()
+		defer mutex.Unlock()
+		advance()
 		text := bufio.NewWriterSize(w, 1<<16)
 		defer text.Flush()
 		fmt.Fprintln(text, "# TYPE http_requests counter")
 		for app := range apps {
 			for pod := range pods {
 				place := app*pods + pod
-				counters[place] += rate * passed * (1 + noise*(2*rand.Float64()-1))
 				of := fmt.Sprintf("namespace=\"bench-%d\",pod=\"app-%d-%d\",app=\"app-%d\",tier=\"tier-%d\",fleet=\"all\"",
 					app%10, app, pod, app, app%10)
 				fmt.Fprintf(text, "http_requests_total{%s} %.3f\n", of, counters[place])
@@ -65,5 +87,6 @@ func series(arguments []string) error {
 	}
 	mux := http.NewServeMux()
 	mux.HandleFunc("/metrics", expose)
+	mux.HandleFunc("POST /step", step)
 	return http.ListenAndServe(arguments[0], mux)
 }

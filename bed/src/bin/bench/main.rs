@@ -3,18 +3,23 @@
 //! `--growth` it at several sizes, `--outage` what an outage costs, `--fairness` what one tenant
 //! costs the others, and `--backtest` what backtests cost; `--short` tries all of it in small.
 //! `--mixed` measures Plimsoll, prometheus-adapter and KEDA on a fleet with many different metrics.
+//! `--smoke` compares counts with their bounds, and `--reaction` measures how soon a step in the load is answered.
 
 mod backtest;
 mod block;
+mod bounds;
 mod fairness;
 mod growth;
+mod kernels;
 mod load;
 mod measure;
 mod mixed;
 mod outage;
+mod reaction;
 mod report;
 mod round;
 mod sides;
+mod smoke;
 mod world;
 
 use block::block;
@@ -78,6 +83,12 @@ fn main() -> ExitCode {
             runtime().block_on(growth::run(rest.first().copied()));
             return ExitCode::SUCCESS;
         }
+        ["--reaction", rest @ ..] => {
+            let steps = rest.first().map_or(16, |number| number.parse().expect("a number"));
+            runtime().block_on(reaction::run(steps));
+            return ExitCode::SUCCESS;
+        }
+        ["--smoke"] => return runtime().block_on(smoke::run()),
         ["--outage", rest @ ..] => {
             let mut numbers = rest.iter().map(|number| number.parse().expect("a number"));
             let mut next = |default: u64| numbers.next().unwrap_or(default);
@@ -97,10 +108,10 @@ fn main() -> ExitCode {
         }
         _ => {
             eprintln!(
-                "usage: bench [--short | --large | --growth [SIZE] | --alone AUTOSCALERS PODS |\n\
+                "usage: bench [--short | --smoke | --large | --growth [SIZE] | --alone AUTOSCALERS PODS |\n\
                  \x20             --mixed [SEED] | --mixed-short [AUTOSCALERS [SEED ...]] |\n\
                  \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
-                 \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS]]"
+                 \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS] | --reaction [STEPS]]"
             );
             return ExitCode::from(2);
         }

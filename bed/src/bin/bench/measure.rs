@@ -69,10 +69,9 @@ impl<'a> Meter<'a> {
         let mut settled = 0;
         while settled < 5 {
             tokio::time::sleep(Duration::from_secs(1)).await;
-            let text = match self.running {
-                Some(running) => self.side_metrics(running).await,
-                None => return,
-            };
+            let Some(running) = self.running else { return };
+            // Not before it knows the CAs of clients.
+            let text = self.try_side_metrics(running).await.unwrap_or_default();
             let all =
                 sum(&text, "plimsoll_decisions_total", "") >= self.world.size.autoscalers as f64;
             let written = sum(&text, "plimsoll_status_writes_waiting", "") == 0.0;
@@ -116,15 +115,20 @@ impl<'a> Meter<'a> {
 
     async fn decisions(&self) -> f64 {
         match self.running {
-            Some(running) => sum(&self.side_metrics(running).await, running.decisions, ""),
+            Some(running) => sum(&self.side_metrics().await, running.decisions, ""),
             None => 0.0,
         }
     }
 
-    async fn side_metrics(&self, running: &Running) -> String {
+    /// The metrics of the side that runs.
+    pub async fn side_metrics(&self) -> String {
+        let running = self.running.expect("a side runs");
+        self.try_side_metrics(running).await.expect("metrics")
+    }
+
+    async fn try_side_metrics(&self, running: &Running) -> reqwest::Result<String> {
         let url = format!("https://127.0.0.1:{}/metrics", running.metrics_port);
-        let response = self.client.get(url).send().await.expect("metrics");
-        response.error_for_status().expect("metrics").text().await.expect("metrics")
+        self.client.get(url).send().await?.error_for_status()?.text().await
     }
 
     async fn totals(&self) -> Totals {
@@ -133,9 +137,7 @@ impl<'a> Meter<'a> {
         let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
         let apiserver = self.world.cluster.client.request_text(request).await.expect("metrics");
         let lag = match self.running {
-            Some(running) => {
-                buckets(&self.side_metrics(running).await, "plimsoll_decision_lag_seconds_bucket")
-            }
+            Some(_) => buckets(&self.side_metrics().await, "plimsoll_decision_lag_seconds_bucket"),
             None => Vec::new(),
         };
         Totals {
@@ -163,7 +165,7 @@ struct Totals {
 }
 
 /// The samples of a metric in an exposition: labels and value.
-fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
+pub fn samples<'a>(text: &'a str, name: &'a str) -> impl Iterator<Item = (&'a str, f64)> {
     text.lines().filter_map(move |line| {
         let rest = line.strip_prefix(name).filter(|rest| rest.starts_with(['{', ' ']))?;
         let (labels, value) = rest.rsplit_once(' ')?;

@@ -39,14 +39,14 @@ impl Side {
 }
 
 /// The same rule for both: of the metrics that a workload may have in `fleet series`.
-const RULES: &str = r#"rules:
+pub const RULES: &str = r#"rules:
 - seriesQuery: '{__name__=~"^(http_requests|one_of_ten_.*|own_.*|split_.*)_total$",namespace!="",pod!=""}'
   resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}
   name: {matches: "^(.*)_total$", as: "${1}_per_second"}
   metricsQuery: sum(rate(<<.Series>>{<<.LabelMatchers>>}[1m])) by (<<.GroupBy>>)
 "#;
 /// The configuration for the custom metrics of Autoscalers: the rate over the same window.
-const AUTOSCALER_CONFIG: &str = "podMetrics:\n  counterQuery: \
+pub const AUTOSCALER_CONFIG: &str = "podMetrics:\n  counterQuery: \
     'sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[1m]))'\n";
 
 /// A running side.
@@ -96,6 +96,17 @@ pub fn with_manager(
     peers: Peers,
     mut processes: Vec<(&'static str, Process)>,
 ) -> Running {
+    let (manager, port) = start_manager(world, peers);
+    processes.push(("kube-controller-manager", manager));
+    Running {
+        processes,
+        metrics_port: port,
+        decisions: "horizontal_pod_autoscaler_controller_reconciliations_total",
+    }
+}
+
+/// Starts kube-controller-manager's HPA controller; its port.
+pub fn start_manager(world: &World, peers: Peers) -> (Process, u16) {
     let port = free_port();
     let kubeconfig = world.cluster.kubeconfig.display();
     let mut flags = vec![
@@ -110,23 +121,15 @@ pub fn with_manager(
         format!("--cert-dir={}", world.cluster.folder.join("manager").display()),
     ];
     if peers == Peers::Tuned {
-        flags.extend(
-            [
-                "--kube-api-qps=5000",
-                "--kube-api-burst=10000",
-                "--concurrent-horizontal-pod-autoscaler-syncs=50",
-            ]
-            .map(str::to_owned),
-        );
+        let tuned = [
+            "--kube-api-qps=5000",
+            "--kube-api-burst=10000",
+            "--concurrent-horizontal-pod-autoscaler-syncs=50",
+        ];
+        flags.extend(tuned.map(str::to_owned));
     }
     let program = world.cluster.parts.join("cluster");
-    let manager = world.cluster.run("kube-controller-manager", &program, &flags);
-    processes.push(("kube-controller-manager", manager));
-    Running {
-        processes,
-        metrics_port: port,
-        decisions: "horizontal_pod_autoscaler_controller_reconciliations_total",
-    }
+    (world.cluster.run("kube-controller-manager", &program, &flags), port)
 }
 
 /// Starts Plimsoll with leader election, as in a cluster.
@@ -153,6 +156,15 @@ pub fn start_logged(world: &World, prometheus: u16) -> Running {
         "--log-level=info,plimsoll::control=debug",
     ];
     flags.extend(logged.map(str::to_owned));
+    running(world, &flags)
+}
+
+/// Starts Plimsoll without a comparison, with this configuration and these flags.
+pub fn start_with(world: &World, config: &str, more: &[String]) -> Running {
+    let mut flags = adapter_flags(world, "plimsoll", config, world.cluster.prometheus_port);
+    flags.insert(0, "serve".to_owned());
+    let alone = ["--leader-elect=false", "--leader-elect-resource-namespace=kube-system"];
+    flags.extend(alone.map(str::to_owned).into_iter().chain(more.iter().cloned()));
     running(world, &flags)
 }
 
@@ -247,7 +259,7 @@ fn path_of_one(app: usize, pod: usize) -> String {
     format!("{METRICS}/{of}/pods/app-{app}-{pod}/http_requests_per_second")
 }
 
-fn path_of_selector(app: usize) -> String {
+pub fn path_of_selector(app: usize) -> String {
     let of = namespace(app);
     format!("{METRICS}/{of}/pods/*/http_requests_per_second?labelSelector=app%3Dapp-{app}")
 }

@@ -46,15 +46,21 @@ pub fn namespace(app: usize) -> String {
 impl World {
     /// Starts it; with `variants` the metrics exist in several variants (`fleet series`).
     pub async fn start(size: Size, variants: bool) -> Self {
+        Self::scraped(size, variants, NOISE, &[("pods", 5)]).await
+    }
+
+    /// With this relative noise of rates, and these jobs of Prometheus, each with its scrape interval in seconds.
+    pub async fn scraped(size: Size, variants: bool, noise: f64, jobs: &[(&str, u64)]) -> Self {
         let mut world = Self::without_workloads(size).await;
         let [apps, pods, rate] = [size.autoscalers, size.pods, RATE].map(|n| n.to_string());
-        let mut arguments = vec![apps, pods, rate, NOISE.to_string()];
+        let mut arguments = vec![apps, pods, rate, noise.to_string()];
         if variants {
             arguments.push("variants".to_owned());
         }
-        world.expose("series", &arguments, "").await;
+        world.expose("series", &arguments, jobs, "").await;
         world.make_workloads().await;
-        world.wait_for("count(rate(http_requests_total[1m]))", size.autoscalers * size.pods).await;
+        let query = "count(count by (pod) (rate(http_requests_total[1m])))";
+        world.wait_for(query, size.autoscalers * size.pods).await;
         world
     }
 
@@ -65,9 +71,15 @@ impl World {
         Self { cluster, size, adapter_port: free_port(), series_port: free_port(), series: None }
     }
 
-    /// Exposes metrics by a command of `fleet`, and starts an empty Prometheus that scrapes them,
-    /// with more of its configuration.
-    pub async fn expose(&mut self, command: &str, arguments: &[String], config: &str) {
+    /// Exposes metrics by a command of `fleet`, and starts an empty Prometheus that scrapes them by
+    /// these jobs, each with its scrape interval in seconds, with more of its configuration.
+    pub async fn expose(
+        &mut self,
+        command: &str,
+        arguments: &[String],
+        jobs: &[(&str, u64)],
+        config: &str,
+    ) {
         drop(self.series.take());
         self.cluster.stop_prometheus();
         let _ = std::fs::remove_dir_all(self.cluster.folder.join("prometheus"));
@@ -75,10 +87,15 @@ impl World {
         let mut line = vec![command.to_owned(), format!("127.0.0.1:{port}")];
         line.extend_from_slice(arguments);
         self.series = Some(self.cluster.run("series", &self.cluster.parts.join("fleet"), &line));
+        let job = |(name, seconds): &(&str, u64)| {
+            format!(
+                "  - job_name: {name}\n    scrape_interval: {seconds}s\n    honor_labels: true\n\
+                 \x20   static_configs: [{{targets: [\"127.0.0.1:{port}\"]}}]\n"
+            )
+        };
+        let jobs: String = jobs.iter().map(job).collect();
         self.cluster.write_prometheus_config(&format!(
-            "global: {{scrape_interval: 5s, evaluation_interval: 15s}}\n\
-             scrape_configs:\n  - job_name: pods\n    honor_labels: true\n\
-             \x20   static_configs: [{{targets: [\"127.0.0.1:{port}\"]}}]\n{config}"
+            "global: {{evaluation_interval: 15s}}\nscrape_configs:\n{jobs}{config}"
         ));
         self.cluster.start_prometheus();
         self.cluster.wait_prometheus().await;
@@ -133,6 +150,13 @@ impl World {
             self.make_pod(&namespace(app), &format!("app-{app}"), number % pods).await;
         };
         self.each("pods", autoscalers * pods, pod).await;
+    }
+
+    /// Waits until a window, such as `[20s]`, holds four scrapes of each pod.
+    pub async fn fill(&self, window: &str) {
+        let all = self.size.autoscalers * self.size.pods;
+        let query = format!("count_over_time(http_requests_total{window}) >= 4");
+        self.wait_for(&format!("count(count by (pod) ({query}))"), all).await;
     }
 
     /// Waits until a query of Prometheus has this value.
@@ -212,7 +236,7 @@ impl World {
 
     /// Creates Autoscalers, each with a different value of a label.
     pub async fn make_autoscalers(&self) {
-        self.install_crd(&bed::root().join("deploy/base/crd.yaml"), "autoscalers").await;
+        self.install_autoscalers().await;
         let autoscaler = async |app: usize| {
             let spec = json!({
                 "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
@@ -225,6 +249,11 @@ impl World {
             self.send("POST", &autoscalers(app), spec).await;
         };
         self.each("Autoscalers", self.size.autoscalers, autoscaler).await;
+    }
+
+    /// Installs the definition of Autoscalers.
+    pub async fn install_autoscalers(&self) {
+        self.install_crd(&bed::root().join("deploy/base/crd.yaml"), "autoscalers").await;
     }
 
     /// Installs the definitions of a file or folder, and waits until a resource of them is served.

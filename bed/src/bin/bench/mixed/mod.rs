@@ -67,7 +67,9 @@ async fn of_seed(world: &mut World, plan: &Plan, seed: u64, sides: &[Side]) -> O
     };
     let exposed = write("mix.json", mix::exposed(plan.size, &apps).to_string());
     let recording = write("recording.yaml", rules::recording(&apps));
-    world.expose("mixed", &[exposed], &format!("rule_files: [{recording}]\n")).await;
+    world
+        .expose("mixed", &[exposed], &[("pods", 5)], &format!("rule_files: [{recording}]\n"))
+        .await;
     let pods = plan.size.autoscalers * plan.size.pods;
     world.wait_for("count(container_cpu_usage_seconds_total)", pods).await;
     let recorded = apps.iter().filter(|app| app.kind == mix::Kind::Recorded).count();

@@ -1,0 +1,76 @@
+//! What the parts of an evaluation allocate, which no clock changes.
+
+#[path = "../../../../benches/cases/queries.rs"]
+mod queries;
+#[path = "../../../../benches/cases/workload.rs"]
+mod workload;
+
+use crate::bounds::{Count, Slack};
+use allocation_counter::{AllocationInfo, measure};
+use plimsoll::promql::cost::{Estimates, Limits};
+use plimsoll::promql::plan::{PlanInput, plan};
+use plimsoll::promql::shape::{Arguments, ShapedQuery};
+use plimsoll::samples::{QueryResult, Table};
+use queries::{query, response};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+const QUERIES: usize = 1_000;
+/// The workloads of a response, each with ten pods.
+const WORKLOADS: usize = 1_000;
+
+/// Counts the allocations of decisions, of planning, and of reading a response.
+pub fn counts() -> Vec<Count> {
+    let mut counts = Vec::new();
+    for (name, metric, behavior, traced) in workload::cases() {
+        let of = workload::Workload::new(10, metric, behavior);
+        let used =
+            of.with_evaluations(traced, |evaluate| measure(|| (0..1_000).for_each(|_| evaluate())));
+        let name = format!("1,000 decisions, {name}: allocations");
+        let slack = Slack { share: 0.0, more: 0.0 };
+        counts.push(Count { name, measured: used.count_total as f64, slack });
+    }
+    let texts: Vec<Arc<str>> = (0..QUERIES).map(query).collect();
+    let mut shaped: Vec<ShapedQuery> = Vec::with_capacity(QUERIES);
+    let used = measure(|| shaped.extend(texts.iter().map(|text| ShapedQuery::of(text))));
+    counts.extend(of("1,000 queries parsed", used));
+    let pending: BTreeSet<Arguments> = shaped.iter().map(|q| q.arguments.clone()).collect();
+    let none = BTreeSet::new();
+    let used = measure(|| {
+        let input = PlanInput { pending: &pending, expected: &none, recent: &pending };
+        drop(plan(&shaped[0].shape, input, Estimates::default(), Limits::default()));
+    });
+    counts.extend(of("1,000 queries planned", used));
+    let body = response(WORKLOADS);
+    let mut table = None;
+    let used = measure(|| table = Some(Table::read(body.as_bytes()).expect("a response")));
+    counts.extend(of("10,000 series decoded", used));
+    let table = Arc::new(table.expect("a table"));
+    let results: Vec<QueryResult> = shaped
+        .iter()
+        .map(|query| QueryResult::detached(table.clone(), query.clone().into()))
+        .collect();
+    let pods: Vec<String> =
+        (0..WORKLOADS * 10).map(|pod| format!("app-{}-7d4f5b6c8-{pod:05}", pod / 10)).collect();
+    let used = measure(|| {
+        for (result, pods) in results.iter().zip(pods.chunks(10)) {
+            let by_pod = result.by("pod");
+            let found = pods.iter().filter(|pod| by_pod.get(pod).next().is_some()).count();
+            assert_eq!(found, 10);
+        }
+    });
+    counts.extend(of("values of 10,000 pods found", used));
+    counts
+}
+
+fn of(name: &str, used: AllocationInfo) -> [Count; 2] {
+    // Other versions of the standard library grow their collections in other steps.
+    let slack = Slack { share: 0.05, more: 10.0 };
+    [("allocations", used.count_total), ("bytes allocated", used.bytes_total)].map(
+        |(what, measured)| Count {
+            name: format!("{name}: {what}"),
+            measured: measured as f64,
+            slack,
+        },
+    )
+}
