@@ -64,8 +64,7 @@ impl Side {
                 world.install_crd(&definitions, "scaledobjects").await;
             }
             Self::Autoscalers => {
-                let crd = bed::root().join("deploy/base/crd.yaml");
-                world.install_crd(&crd, "autoscalers").await;
+                world.install_autoscalers().await;
             }
             Self::Plimsoll | Self::Peers => {}
         }
