@@ -1,8 +1,10 @@
 //! The benchmark: Plimsoll and prometheus-adapter with kube-controller-manager's HPA controller, on
 //! real parts, in one run (`make bench`). `--large` measures only Plimsoll at ten times the size,
 //! `--growth` it at several sizes, `--outage` what an outage costs, `--fairness` what one tenant
-//! costs the others, and `--backtest` what backtests cost; `--short` tries all of it in small.
+//! costs the others, `--api` the speed of the API, and `--backtest` what backtests cost; `--short` tries
+//! all of it in small.
 
+mod api;
 mod backtest;
 mod block;
 mod fairness;
@@ -13,6 +15,7 @@ mod outage;
 mod report;
 mod round;
 mod sides;
+mod static_answer;
 mod world;
 
 use block::block;
@@ -59,6 +62,16 @@ fn main() -> ExitCode {
             let size = Size { autoscalers, pods };
             Plan { size, turns: 1, rounds: 4, requests: Duration::from_secs(5), peers: false }
         }
+        ["--api"] => {
+            runtime().block_on(api::run());
+            return ExitCode::SUCCESS;
+        }
+        // The process that `--api` starts.
+        ["--static-answer", port, file] => {
+            let port = port.parse().expect("a port");
+            runtime().block_on(static_answer::run(port, file.as_ref()));
+            return ExitCode::SUCCESS;
+        }
         ["--growth"] => {
             runtime().block_on(growth::run());
             return ExitCode::SUCCESS;
@@ -82,7 +95,7 @@ fn main() -> ExitCode {
         }
         _ => {
             eprintln!(
-                "usage: bench [--short | --large | --growth | --alone AUTOSCALERS PODS |\n\
+                "usage: bench [--short | --large | --growth | --api | --alone AUTOSCALERS PODS |\n\
                  \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
                  \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS]]"
             );
