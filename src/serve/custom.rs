@@ -11,7 +11,7 @@ use crate::clock::WallClock;
 use crate::k8s::Selector;
 use crate::promql::query::{Per, PrometheusMetric};
 use crate::rules::{ObjectSelection, ObjectValue, RuleQueryError, pod_info};
-use crate::samples::{MetricError, ObjectSample};
+use crate::samples::{MetricError, ObjectSample, Reader};
 use crate::watch::{GroupResource, ResourceInfo};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -97,7 +97,7 @@ async fn pod_values(
     let queries = server.pod_queries.load();
     let samples = server
         .samples
-        .pods(&queries, metric, namespace, true)
+        .pods(&queries, metric, namespace, Reader::Client)
         .await
         .map_err(|error| ApiError::fetch_failed(&request.metric, &error))?;
     let by_pod = samples.by_object();
@@ -133,7 +133,8 @@ async fn rule_values(
         name => ObjectSelection::Name(name),
     };
     let (namespace, metric) = (request.namespace.as_str(), request.metric.as_str());
-    let values = server.rules.objects(namespace, resource, which, metric, series, true).await;
+    let values =
+        server.rules.objects(namespace, resource, which, metric, series, Reader::Client).await;
     let found = values.map_err(|failure| match failure {
         // The failing rule is only logged; for clients, there is no such metric.
         RuleQueryError::Query(error) => {
