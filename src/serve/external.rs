@@ -81,7 +81,7 @@ fn item(metric: &str, labels: Value, time: UnixMillis, value: Quantity) -> Value
     json!({
         "metricName": metric,
         "metricLabels": labels,
-        "timestamp": timestamp(time),
+        "timestamp": timestamp(time).to_string(),
         "value": value.to_string(),
     })
 }

@@ -106,7 +106,7 @@ fn single(kind: &str, items: Vec<Value>, missing: impl Fn() -> String) -> Result
 fn node(name: &str, labels: &LabelSet, usage: &NodeUsage, window: &str) -> Value {
     json!({
         "metadata": metadata(name, None, labels),
-        "timestamp": timestamp(usage.time),
+        "timestamp": timestamp(usage.time).to_string(),
         "window": window,
         "usage": {"cpu": usage.cpu.to_string(), "memory": usage.memory.to_binary_si()},
     })
@@ -180,7 +180,7 @@ fn pod(namespace: &str, name: &str, labels: &LabelSet, usage: &PodUsage, window:
     });
     json!({
         "metadata": metadata(name, Some(namespace), labels),
-        "timestamp": timestamp(usage.time),
+        "timestamp": timestamp(usage.time).to_string(),
         "window": window,
         "containers": containers.collect::<Vec<_>>(),
     })
