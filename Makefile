@@ -5,7 +5,7 @@ export RUST_BACKTRACE ?= 0
 comma := ,
 export NO_PROXY := localhost,127.0.0.1$(if $(NO_PROXY)$(no_proxy),$(comma)$(or $(NO_PROXY),$(no_proxy)))
 
-.PHONY: help build parts all-parts test test-all test-node test-node-short libc old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-short bench-large bench-growth bench-mixed \
+.PHONY: help build parts all-parts test test-all test-node test-node-short libc old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-short bench-large bench-growth bench-mixed bench-api bench-serve \
 	bench-outage bench-fairness bench-reaction bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop docs fuzz backtests generate workflows static image release sbom release-sboms licenses advisories clean
 
 help: ## List what there is
@@ -104,6 +104,10 @@ bench-decide: ## One decision: its time, that it allocates nothing, and what the
 	$(CARGO) bench --locked --bench decide
 	@tests/decide-cost
 
+bench-serve: ## One GET of ten pods by selector, beside a static answer of the same bytes: its time, allocations and instructions (valgrind)
+	$(CARGO) bench --locked --bench serve
+	@tests/serve-cost
+
 bench-short: all-parts ## The benchmark in small, to see that it works
 	@$(PROGRAM) bench
 	@target/release/bench --short
@@ -124,6 +128,10 @@ bench-mixed: all-parts ## A fleet with 200 metrics: Plimsoll, prometheus-adapter
 	@bed/build keda keda-adapter >/dev/null
 	@$(PROGRAM) bench
 	@target/release/bench --mixed $(SEED)
+
+bench-api: all-parts static ## The speed of the API: Plimsoll as it is released, prometheus-adapter tuned, and a static answer of the same bytes, five times in turn; PROFILE=release is built sooner
+	@RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" $(CARGO) build --locked --profile $(PROFILE) --package plimsoll-bed --bin bench --target $(HOST)
+	@$(dir $(STATIC))bench --api
 
 bench-outage: parts ## Prometheus away for 10 minutes and kube-apiserver for 2, under 10,000 autoscalers; OUTAGE="1000 60 30"
 	@$(PROGRAM) bench
@@ -213,6 +221,8 @@ STATIC = $(TARGET)/$(HOST)/$(PROFILE)/plimsoll
 VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 # No path of this machine is in the binary.
 REMAP := $(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo $(CURDIR)=/plimsoll $(TARGET)=/target
+STATIC_FLAGS = -C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))
+STATIC_CFLAGS = $(addprefix -ffile-prefix-map=,$(REMAP))
 
 DENY := $(TOOLS)/bin/cargo-deny
 CYCLONEDX := $(TOOLS)/bin/cargo-cyclonedx
@@ -257,7 +267,7 @@ workflows: $(ACTIONLINT)
 
 # Without jemalloc where a build is to be done soon: its configure script takes longer than any crate.
 static: libc
-	RUSTFLAGS="-C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))" CFLAGS="$(addprefix -ffile-prefix-map=,$(REMAP))" \
+	RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" \
 		$(CARGO) build --locked --profile $(PROFILE) $(if $(filter demo,$(PROFILE)),--no-default-features) --package plimsoll --target $(HOST)
 	@if ldd $(STATIC) 2>/dev/null | grep -q "=>"; then echo "$(STATIC) is not static"; exit 1; fi
 

@@ -62,9 +62,11 @@ async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     })?;
     let own_name = Arc::default();
     let decisions = Decisions::new(replica.shared().ledger.clone(), Arc::clone(&own_name));
-    let server = server(&flags, &clients, replica.shared(), &trust, (&ca_bundles, decisions));
+    let server =
+        server(&flags, &clients.reviewers, replica.shared(), &trust, (&ca_bundles, decisions));
 
-    let lookup = (!flags.authentication_skip_lookup).then(|| clients.authentication.clone());
+    let lookup =
+        (!flags.authentication_skip_lookup).then(|| clients.reviewers.authentication.clone());
     replica.spawn("trust", run_trust_reflector(lookup, trust, trust_options, ca_files));
     replica.spawn("certificate", listener.run_certificate_reloader(&metrics.serving));
     if let Some(ca) = self_signed_ca {
@@ -113,8 +115,15 @@ struct Clients {
     clock: Clock,
     /// Without the rate limit: a delayed renewal loses the Lease.
     leases: kube::Client,
-    authentication: kube::Client,
-    authorization: kube::Client,
+    reviewers: Reviewers,
+}
+
+/// The API servers that review who a client is, and what it may do.
+pub struct Reviewers {
+    /// Of tokens.
+    pub authentication: kube::Client,
+    /// Of access.
+    pub authorization: kube::Client,
 }
 
 impl Clients {
@@ -135,7 +144,8 @@ impl Clients {
             other("--authentication-kubeconfig", &flags.authentication_kubeconfig).await?;
         let authorization =
             other("--authorization-kubeconfig", &flags.authorization_kubeconfig).await?;
-        Ok(Self { clock, leases, authentication, authorization, api })
+        let reviewers = Reviewers { authentication, authorization };
+        Ok(Self { clock, leases, reviewers, api })
     }
 }
 
@@ -148,9 +158,20 @@ async fn bind(flags: &ServeFlags, certificate: ServingCertificate) -> Result<Lis
     Ok(listen(address, certificate, tls, flags.http2_max_streams_per_connection).await?)
 }
 
+/// The API of a replica, without a listener and its certificates: for benchmarks.
+pub fn api(
+    replica: &Replica,
+    flags: &ServeFlags,
+    reviewers: &Reviewers,
+    trust: &TrustStore,
+) -> Router {
+    let decisions = Decisions::new(replica.shared().ledger.clone(), Arc::default());
+    server(flags, reviewers, replica.shared(), trust, (&CaBundleStatus::default(), decisions))
+}
+
 fn server(
     flags: &ServeFlags,
-    clients: &Clients,
+    reviewers: &Reviewers,
     shared: &Shared,
     trust: &TrustStore,
     (ca_bundles, decisions): (&CaBundleStatus, Decisions),
@@ -167,13 +188,13 @@ fn server(
         authenticator: Authenticator::new(
             trust.clone(),
             TokenAuthenticator::new(
-                clients.authentication.clone(),
+                reviewers.authentication.clone(),
                 flags.authentication_token_webhook_cache_ttl,
                 metrics.clone(),
             ),
         ),
         authorizer: Authorizer::new(
-            clients.authorization.clone(),
+            reviewers.authorization.clone(),
             AuthorizerOptions {
                 authorized_ttl: flags.authorization_webhook_cache_authorized_ttl,
                 unauthorized_ttl: flags.authorization_webhook_cache_unauthorized_ttl,

@@ -11,7 +11,7 @@ use crate::hpa::{
     Samples, Status,
 };
 use crate::promql::query::{Per, PrometheusMetric};
-use crate::samples::{MetricError, ObjectSample, ObjectSamples, TypeWarning};
+use crate::samples::{MetricError, ObjectSample, ObjectSamples, Reader, TypeWarning};
 use crate::time::UnixMillis;
 use crate::watch::ScalingSpec;
 use futures::future::join_all;
@@ -64,13 +64,15 @@ pub async fn gather(
                 let queries = ctx.pod_queries.load();
                 match metric.per {
                     Per::Pod => {
-                        let samples = ctx.samples.pods(&queries, metric, namespace, false).await;
+                        let samples =
+                            ctx.samples.pods(&queries, metric, namespace, Reader::Decision).await;
                         let queries =
                             samples.iter().map(|pods| pods.values.handle().clone()).collect();
                         (Gathered::Pods(samples.map_err(|error| error.to_string())), queries)
                     }
                     Per::Workload => {
-                        let total = ctx.samples.total(&queries, metric, namespace, false).await;
+                        let total =
+                            ctx.samples.total(&queries, metric, namespace, Reader::Decision).await;
                         let queries =
                             total.iter().map(|total| total.values.handle().clone()).collect();
                         let value = total.map(|total| TotalValue {

@@ -5,7 +5,7 @@ use super::targets::Targets;
 use crate::hpa::{Metric, MetricSource, Sample, parse_group, resource_usage};
 use crate::k8s::{Quantity, Selector};
 use crate::rules::{ObjectMetric, ObjectSelection, RuleQueryError, Rules};
-use crate::samples::QueryHandle;
+use crate::samples::{QueryHandle, Reader};
 use crate::watch::{Cluster, GroupResource};
 
 /// The samples of a metric, and the queries that they come from.
@@ -40,7 +40,9 @@ pub async fn fetch(
             let selector: Selector = selector.parse().ok()?;
             let series = id.parsed.as_ref().ok()?;
             let selection = ObjectSelection::Selector(&selector);
-            let values = rules.objects(namespace, &pods, selection, &id.name, series, false).await;
+            let values = rules
+                .objects(namespace, &pods, selection, &id.name, series, Reader::Decision)
+                .await;
             let (queries, values) = match values {
                 Ok(found) => (vec![found.handle], Ok(found.values)),
                 Err(failure) => (Vec::new(), Err(failed(failure))),
@@ -64,7 +66,14 @@ pub async fn fetch(
             rules.serves(of, &key).then_some(())?;
             let series = id.parsed.as_ref().ok()?;
             let values = rules
-                .objects(of, &resource, ObjectSelection::Name(name), &id.name, series, false)
+                .objects(
+                    of,
+                    &resource,
+                    ObjectSelection::Name(name),
+                    &id.name,
+                    series,
+                    Reader::Decision,
+                )
                 .await;
             Some(match values.map_err(failed) {
                 Ok(found) => {
@@ -77,7 +86,9 @@ pub async fn fetch(
         }
         MetricSource::External { metric: id, .. } => {
             rules.read(|registry| registry.external(&id.name).is_some()).then_some(())?;
-            let values = rules.external(namespace, &id.name, id.parsed.as_ref().ok()?).await;
+            let values = rules
+                .external(namespace, &id.name, id.parsed.as_ref().ok()?, Reader::Decision)
+                .await;
             Some(match values.map_err(failed) {
                 Ok(samples) => {
                     let values = samples.iter().map(|sampled| sampled.value().milli()).collect();
@@ -133,7 +144,7 @@ async fn usage(
     if pods.is_empty() {
         return Some((Fetched::PerPod(Ok(Vec::new())), Vec::new()));
     }
-    let used = match rules.pod_usage(namespace, pods).await {
+    let used = match rules.pod_usage(namespace, pods, Reader::Decision).await {
         Ok(used) => used,
         Err(failure) => return Some((Fetched::PerPod(Err(failure.to_string())), Vec::new())),
     };

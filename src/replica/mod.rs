@@ -20,7 +20,7 @@ use crate::ledger::{DecisionLog, Ledger};
 use crate::live::LiveStatus;
 use crate::prometheus;
 use crate::rules::{self, Rules};
-use crate::samples::Store;
+use crate::samples::{Reader, Store};
 use crate::supervise::{Heartbeat, Tasks};
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, Resources, WatchStatuses, run_reflectors};
@@ -184,8 +184,13 @@ impl Replica {
         let rules = self.shared.rules.clone();
         move |namespace, metric| {
             let rules = rules.clone();
-            async move { rules.external(&namespace, &metric, &Selector::default()).await.is_ok() }
-                .boxed()
+            async move {
+                rules
+                    .external(&namespace, &metric, &Selector::default(), Reader::Client)
+                    .await
+                    .is_ok()
+            }
+            .boxed()
         }
     }
 

@@ -11,7 +11,7 @@ use crate::prometheus::{BodyStream, Client, Options, Transport, TransportError};
 use crate::promql::query::PodQueries;
 use crate::promql::template::Template;
 use crate::reload::Reloadable;
-use crate::samples::Store;
+use crate::samples::{Reader, Store};
 use crate::supervise::Spawner;
 use crate::telemetry::Metrics;
 use crate::watch::{Cluster, GroupResource, MetricRuleRecord, ObjectKey, Resources};
@@ -124,7 +124,7 @@ async fn a_wall_clock_that_is_ahead_hides_no_series() {
     let mut service = Dated::new(tower::service_fn(date), clock.clone());
     tower::Service::call(&mut service, http::Request::new(())).await.unwrap();
     let (rules, _, since) = rules_by(clock).await;
-    let _ = rules.external("shop", "nosuch", &Selector::default()).await;
+    let _ = rules.external("shop", "nosuch", &Selector::default(), Reader::Client).await;
     let since = since.lock().unwrap().expect("series were listed");
     assert!((1_799_999_400.0..1_799_999_402.0).contains(&since), "since {since}");
 }
@@ -220,7 +220,9 @@ async fn only_the_listings_that_failed_are_repeated_and_ever_less_often() {
 async fn a_metric_that_does_not_exist_causes_one_listing_and_not_one_each_time() {
     let (rules, listed) = rules().await;
     for round in 0..3 {
-        assert!(rules.external("shop", "nosuch", &Selector::default()).await.is_err());
+        assert!(
+            rules.external("shop", "nosuch", &Selector::default(), Reader::Client).await.is_err()
+        );
         if round < 2 {
             // Longer than the least time between two listings once was.
             tokio::time::sleep(Duration::from_millis(2_100)).await;
@@ -233,7 +235,7 @@ async fn a_metric_that_does_not_exist_causes_one_listing_and_not_one_each_time()
 async fn until_series_were_listed_once_it_is_not_known_which_metrics_rules_give() {
     let (rules, _) = rules().await;
     assert!(!rules.has_synced());
-    let _ = rules.external("shop", "nosuch", &Selector::default()).await;
+    let _ = rules.external("shop", "nosuch", &Selector::default(), Reader::Client).await;
     assert!(rules.has_synced());
 }
 
@@ -374,7 +376,8 @@ async fn the_slow_listings_of_teams_delay_none_of_the_administrators_and_fail_no
     assert!(!rules.metric_rules().has_synced("team-7"));
     let object = async |namespace: &str| {
         let (pods, web) = (GroupResource::core("pods"), ObjectSelection::Name("web"));
-        let found = rules.objects(namespace, &pods, web, "x", &Selector::default(), false).await;
+        let found =
+            rules.objects(namespace, &pods, web, "x", &Selector::default(), Reader::Decision).await;
         found.map(|_| ()).unwrap_err()
     };
     // It may be the rule's, and no other adapter is to be asked for it.

@@ -12,7 +12,7 @@ use crate::k8s::{Quantity, Selector};
 use crate::prometheus::InvalidSample;
 use crate::promql::matcher::{Matcher, is_label_name};
 use crate::promql::query::{Query, times};
-use crate::samples::{Caller, MetricError, ObjectSample, QueryHandle, QueryResult};
+use crate::samples::{Caller, MetricError, ObjectSample, QueryHandle, QueryResult, Reader};
 use crate::time::UnixMillis;
 use crate::watch::{GroupResource, ObjectKey, ResourceInfo};
 use std::collections::BTreeMap;
@@ -85,8 +85,7 @@ pub struct NodeUsage {
 }
 
 impl Rules {
-    /// The values of a metric for objects of a resource, with the times at which they were measured if `timed`.
-    /// Without a namespace, the objects are cluster-scoped.
+    /// The values of a metric for objects of a resource. Without a namespace, the objects are cluster-scoped.
     ///
     /// # Errors
     /// As [`RuleQueryError`] says.
@@ -97,7 +96,7 @@ impl Rules {
         selection: ObjectSelection<'_>,
         metric: &str,
         series: &Selector,
-        timed: bool,
+        reader: Reader,
     ) -> Result<ObjectValues, RuleQueryError> {
         if !self.any_custom() && !self.metric_rules().any(namespace) {
             return Err(RuleQueryError::NotFound);
@@ -137,7 +136,7 @@ impl Rules {
                 let (query, label) =
                     self.object_query(rule, name, &info.name, namespace, names.clone(), series)?;
                 let samples = self.backend(rule.series.backend.as_ref()).samples;
-                samples.objects(&query, label, timed, &Caller::of(namespace)).await?
+                samples.objects(&query, label, &Caller::of(namespace).read_by(reader)).await?
             }
             ObjectSource::MetricRule(source) => {
                 let selector = selector_matchers(series)?;
@@ -145,7 +144,7 @@ impl Rules {
                 let query = blocking::run(|| source.query(&names, &selector, &labels));
                 let query = query.map_err(RuleQueryError::Query)?;
                 let (samples, label) = (self.backend(None).samples, source.label.to_string());
-                samples.objects(&query, label, timed, &Caller::user(namespace)).await?
+                samples.objects(&query, label, &Caller::user(namespace).read_by(reader)).await?
             }
         };
         let by_name = found.by_object();
@@ -245,6 +244,7 @@ impl Rules {
         namespace: &str,
         metric: &str,
         selector: &Selector,
+        reader: Reader,
     ) -> Result<QueryResult, RuleQueryError> {
         if self.rules().external.is_empty() {
             return Err(RuleQueryError::NotFound);
@@ -275,7 +275,7 @@ impl Rules {
         }
         let query = rule.render(&source.series, &matchers, &[]).map_err(RuleQueryError::Query)?;
         let samples = self.backend(rule.series.backend.as_ref()).samples;
-        let found = samples.series(&query.into(), &Caller::of(caller)).await?;
+        let found = samples.series(&query.into(), &Caller::of(caller).read_by(reader)).await?;
         // The sum of the other values would be too small.
         if let Some(reason @ InvalidSample::TooLarge) = found.invalid_sample() {
             return Err(MetricError::invalid(reason).into());
@@ -292,13 +292,14 @@ impl Rules {
         &self,
         namespace: &str,
         pods: Vec<String>,
+        reader: Reader,
     ) -> Result<PodsUsage, RuleQueryError> {
         let rules = self.rules();
         let rules = rules.resource.as_ref().ok_or(RuleQueryError::NotFound)?;
         let map = self.resources().map();
         let query = |rule: &UsageRule| rule.containers(&map, namespace, pods.clone());
         let [(cpu, cpu_label), (memory, memory_label)] =
-            self.usage(rules, &Caller::of(namespace), query).await?;
+            self.usage(rules, &Caller::of(namespace).read_by(reader), query).await?;
         // Pods are looked up by name, as a response may have many others.
         let (by_cpu, by_memory) = (cpu.by(&cpu_label), memory.by(&memory_label));
         let mut by_pod = BTreeMap::new();
@@ -342,7 +343,7 @@ impl Rules {
         Ok([cpu, memory])
     }
 
-    /// The usage of nodes that have samples of both CPU and memory.
+    /// The usage of nodes that have samples of both CPU and memory, for a client.
     ///
     /// # Errors
     /// If no such rules are configured, or a query fails.
@@ -355,7 +356,7 @@ impl Rules {
         let map = self.resources().map();
         let query = |rule: &UsageRule| rule.nodes(&map, nodes.clone());
         let [(cpu, cpu_label), (memory, memory_label)] =
-            self.usage(rules, &Caller::of(""), query).await?;
+            self.usage(rules, &Caller::of("").read_by(Reader::Client), query).await?;
         let (cpu, memory) = (cpu.by(&cpu_label), memory.by(&memory_label));
         let usage = nodes.into_iter().filter_map(|node| {
             let (cpu, memory) = (cpu.get(&node).next()?, memory.get(&node).next()?);

@@ -4,6 +4,18 @@ use crate::prometheus::Flow;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+/// Who reads the result of a query.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Reader {
+    /// A decision: it reads a result once in a period, and its query is started with those of others
+    /// ([`QueryHandle::prefetch`](super::QueryHandle::prefetch)).
+    #[default]
+    Decision,
+    /// A client of the API. It is shown when values were measured. A result that is read shortly before it
+    /// expires is asked for anew, so that the next request does not wait for Prometheus.
+    Client,
+}
+
 /// On whose behalf a query is sent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Caller {
@@ -11,17 +23,25 @@ pub struct Caller {
     pub namespace: Arc<str>,
     /// Whether a user wrote the query, rather than a template or rule of the administrator.
     pub user: bool,
+    /// Who reads the result.
+    pub reader: Reader,
 }
 
 impl Caller {
     /// The caller of a template's or rule's query.
     pub fn of(namespace: &str) -> Self {
-        Self { namespace: namespace.into(), user: false }
+        Self { namespace: namespace.into(), user: false, reader: Reader::default() }
     }
 
     /// The caller of a user's own query.
     pub fn user(namespace: &str) -> Self {
-        Self { namespace: namespace.into(), user: true }
+        Self { user: true, ..Self::of(namespace) }
+    }
+
+    /// The same, for this reader.
+    #[must_use]
+    pub fn read_by(self, reader: Reader) -> Self {
+        Self { reader, ..self }
     }
 }
 

@@ -2,13 +2,15 @@
 //!
 //! Queries of one shape that are made within [`BATCH_DELAY`] are planned together (see
 //! [`plan`](crate::promql::plan)). A caller whose query a flight covers waits for that flight, or gets its cached result.
+//! Where a client of the API reads a result that is about to expire, the query is planned anew meanwhile, with
+//! those of its shape that were made recently: the next client does not wait. What nobody reads expires.
 
-use super::caller::{Caller, flows};
+use super::caller::{Caller, Reader, flows};
 use super::flight::{Flight, TableResult};
 use super::recent_quota::RecentQuota;
 use super::shape_queries::{
-    PendingQuery, PlanFuture, RecentQuery, Retention, ShapeQueries, ShapeState, UncachedShapes,
-    recent_bytes,
+    Known, PendingQuery, PlanFuture, RecentQuery, Retention, ShapeQueries, ShapeState,
+    UncachedShapes, recent_bytes,
 };
 use crate::cache;
 use crate::prometheus::{Error, Flow};
@@ -18,7 +20,7 @@ use crate::promql::shape::{Arguments, QueryShape, ShapedQuery};
 use crate::quota::ByteQuota;
 use crate::supervise::Spawner;
 use futures::FutureExt;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join_all};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, PoisonError, Weak};
@@ -37,6 +39,11 @@ const SHAPE_IDLE: Duration = Duration::from_secs(600);
 pub const SHAPE_BYTES: usize = 16 << 20;
 /// The part of them for shapes of users' own queries, shared by a [`ByteQuota`].
 const USER_SHAPE_BYTES: usize = SHAPE_BYTES / 2;
+/// The largest result that is asked for ahead of its expiry: until then the memory budget of responses holds
+/// it twice.
+const AHEAD_BYTES: usize = 16 << 20;
+/// The same of a user's own query, whose namespace has a budget of its own.
+const USER_AHEAD_BYTES: usize = 1 << 20;
 /// The memory of a shape besides its text.
 const SHAPE_OVERHEAD: usize = size_of::<ShapeQueries>() + 512;
 
@@ -196,24 +203,41 @@ impl Coalescer {
         caller: &Caller,
         now: Instant,
     ) -> Provider {
-        let has = |flight: &&Flight| {
-            flight.is_fresh(self.max_age, now) && flight.coverage.contains(arguments)
-        };
-        let single = state.singles.get(arguments).into_iter();
-        let flight = single.chain(&state.batches).find(has).cloned();
-        let fresh_until = flight.as_ref().map_or(now, |flight| flight.expires(self.max_age));
+        let known = state.known(arguments, self.max_age, now);
+        let fresh_until = known.as_ref().map_or(now, |known| known.fresh_until);
         let isolated = self.record_recent(state, arguments, caller, now, fresh_until);
-        if let Some(flight) = flight {
-            return Provider::Flight(flight);
+        let Some(Known { flight, fresh_until, is_repeated }) = known else {
+            return Provider::Plan(self.pend(queries, state, arguments, caller, isolated));
+        };
+        // What is planned just now may cover it.
+        let is_free = !isolated && !is_repeated && state.planning.is_empty();
+        if caller.reader == Reader::Client
+            && is_free
+            && fresh_until <= now + state.lead(self.max_age)
+            && flight.table().is_some_and(|table| table.bytes() <= ahead_bytes(caller))
+        {
+            drop(self.pend(queries, state, arguments, caller, isolated));
         }
+        Provider::Flight(flight)
+    }
+
+    /// The plan that a query is in. If there is none yet, the query becomes pending.
+    fn pend(
+        self: &Arc<Self>,
+        queries: &Arc<ShapeQueries>,
+        state: &mut ShapeState,
+        arguments: &Arguments,
+        caller: &Caller,
+        isolated: bool,
+    ) -> PlanFuture {
         let mut planning = state.planning.iter();
         if let Some((_, plan)) = planning.find(|(pending, _)| pending.contains_key(arguments)) {
-            return Provider::Plan(plan.clone());
+            return plan.clone();
         }
         let new = PendingQuery { caller: caller.clone(), isolated };
         if let Some((pending, plan)) = &mut state.pending {
             pending.insert(arguments.clone(), new);
-            return Provider::Plan(plan.clone());
+            return plan.clone();
         }
         let (coalescer, of_shape) = (self.clone(), queries.clone());
         let plan = async move {
@@ -223,8 +247,13 @@ impl Coalescer {
         let plan = plan.boxed().shared();
         state.pending = Some((BTreeMap::from([(arguments.clone(), new)]), plan.clone()));
         // A separate task, as the caller may stop waiting.
-        self.spawner.spawn(plan.clone().map(drop));
-        Provider::Plan(plan)
+        let (of_task, of_shape, begun) = (plan.clone(), queries.clone(), Instant::now());
+        self.spawner.spawn(async move {
+            let flights = of_task.await;
+            join_all(flights.iter().map(|flight| flight.outcome.clone())).await;
+            of_shape.state().took = begun.elapsed();
+        });
+        plan
     }
 
     /// Records a query as recent if the quota has room. Returns whether it is isolated: a user's own
@@ -269,8 +298,13 @@ impl Coalescer {
                 .clone()
                 .map(|(arguments, recent)| (arguments.clone(), recent.caller.clone()))
                 .collect();
+            let is_client = |pending: &PendingQuery| pending.caller.reader == Reader::Client;
+            let soon = match pending.values().any(is_client) {
+                true => now + state.lead(self.max_age),
+                false => now,
+            };
             let expected: BTreeSet<Arguments> = known
-                .filter(|(_, recent)| recent.fresh_until <= now)
+                .filter(|(_, recent)| recent.fresh_until <= soon)
                 .map(|(arguments, _)| arguments.clone())
                 .collect();
             (pending, expected, recent, state.estimator.estimates(now))
@@ -304,6 +338,11 @@ impl Coalescer {
                     recent.fresh_until = now + self.max_age;
                 }
             }
+            // A result that is asked for ahead of its expiry is read until then.
+            if let [arguments] = planned.batch.as_slice() {
+                let known = state.singles.remove(arguments);
+                state.batches.extend(known);
+            }
             flights.push(self.launch(queries, &mut state, planned, flows, now));
         }
         Arc::new(flights)
@@ -325,6 +364,11 @@ impl Coalescer {
         let planned = single(&queries.shape, arguments);
         self.launch(queries, state, planned, flows(std::iter::once(caller)), now)
     }
+}
+
+/// The largest result of this caller that is asked for ahead of its expiry.
+fn ahead_bytes(caller: &Caller) -> usize {
+    if caller.user { USER_AHEAD_BYTES } else { AHEAD_BYTES }
 }
 
 /// How long a query counts as recent: a caller that repeats it after its result expired still finds

@@ -58,6 +58,14 @@ impl Flight {
         self.outcome.peek().is_none() || now <= self.expires(max_age)
     }
 
+    /// The result that it completed with.
+    pub fn table(&self) -> Option<&Table> {
+        match &**self.outcome.peek()? {
+            FlightOutcome::Completed(Ok(table)) => Some(table),
+            _ => None,
+        }
+    }
+
     /// The result for a query that it covers. None if it failed and was not planned for that query:
     /// another query in the batch may be at fault.
     pub async fn result(self, arguments: &Arguments) -> Option<TableResult> {

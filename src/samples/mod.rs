@@ -19,7 +19,7 @@ mod table;
 mod tests;
 mod total;
 
-pub use caller::Caller;
+pub use caller::{Caller, Reader};
 pub use coalesce::SHAPE_BYTES;
 pub use error::MetricError;
 pub use handle::QueryHandle;

@@ -78,6 +78,18 @@ pub struct ShapeState {
     last_split: Option<Instant>,
     /// The failures since the last success.
     pub consecutive_failures: u32,
+    /// How long the queries of the last plan took.
+    pub took: Duration,
+}
+
+/// The flight whose result a new caller of a query gets.
+pub struct Known {
+    /// The newest with a result, or else the first that may have one.
+    pub flight: Flight,
+    /// When the last of the flights that cover the query expires.
+    pub fresh_until: Instant,
+    /// Whether one of them is in flight.
+    pub is_repeated: bool,
 }
 
 /// A query that waits for a plan.
@@ -162,6 +174,35 @@ impl Drop for ShapeQueries {
 }
 
 impl ShapeState {
+    /// The flight whose result a new caller of a query gets now, if any covers it.
+    pub fn known(&self, arguments: &Arguments, max_age: Duration, now: Instant) -> Option<Known> {
+        let newest = |flight: &Flight| flight.table().map(|_| flight.expires(max_age));
+        let single = self.singles.get(arguments).into_iter();
+        let mut known: Option<Known> = None;
+        for flight in single
+            .chain(&self.batches)
+            .filter(|flight| flight.is_fresh(max_age, now) && flight.coverage.contains(arguments))
+        {
+            let known = known.get_or_insert_with(|| Known {
+                flight: flight.clone(),
+                fresh_until: now,
+                is_repeated: false,
+            });
+            if newest(flight) > newest(&known.flight) {
+                known.flight = flight.clone();
+            }
+            known.fresh_until = known.fresh_until.max(flight.expires(max_age));
+            known.is_repeated |= flight.outcome.peek().is_none();
+        }
+        known
+    }
+
+    /// How long before it expires a result is asked for anew: twice as long as the last one took, so that
+    /// the new one is there by then.
+    pub fn lead(&self, max_age: Duration) -> Duration {
+        (self.took * 2).min(max_age / 2)
+    }
+
     /// Drops expired results.
     pub fn drop_expired(&mut self, max_age: Duration, now: Instant) {
         self.batches.retain(|flight| flight.is_fresh(max_age, now));

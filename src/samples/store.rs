@@ -1,6 +1,6 @@
 //! The store of query results in front of a Prometheus server.
 
-use super::caller::Caller;
+use super::caller::{Caller, Reader};
 use super::coalesce::{Coalescer, SendQuery};
 use super::error::MetricError;
 use super::handle::QueryHandle;
@@ -120,8 +120,7 @@ impl Store {
         Self(Arc::new(Inner { prometheus, coalescer, metric_types, caches }))
     }
 
-    /// The values of a metric for the pods of a namespace, with the
-    /// times at which they were measured if `timed`.
+    /// The values of a metric for the pods of a namespace.
     ///
     /// # Errors
     /// As [`MetricError`] says.
@@ -130,11 +129,11 @@ impl Store {
         queries: &PodQueries,
         metric: &PrometheusMetric,
         namespace: &str,
-        timed: bool,
+        reader: Reader,
     ) -> Result<ObjectSamples, MetricError> {
         let Asked { query, caller, metric_type } = self.ask(queries, metric, namespace).await?;
         let label = queries.pod_label.clone();
-        let mut samples = self.objects(&query, label, timed, &caller).await?;
+        let mut samples = self.objects(&query, label, &caller.read_by(reader)).await?;
         let ObjectSamples { values, label, .. } = &samples;
         if values.by(label).get("").next().is_some() {
             return Err(MetricError::Series(format!(
@@ -152,7 +151,7 @@ impl Store {
         Ok(samples)
     }
 
-    /// The value of a metric of a whole workload, with the time at which it was measured if `timed`.
+    /// The value of a metric of a whole workload.
     ///
     /// # Errors
     /// As [`MetricError`] says, and if there is more than one series, or the value is no finite number.
@@ -161,11 +160,11 @@ impl Store {
         queries: &PodQueries,
         metric: &PrometheusMetric,
         namespace: &str,
-        timed: bool,
+        reader: Reader,
     ) -> Result<Total, MetricError> {
         let Asked { query, caller, metric_type } = self.ask(queries, metric, namespace).await?;
         let label = queries.namespace_label.clone();
-        let samples = self.objects(&query, label, timed, &caller).await?;
+        let samples = self.objects(&query, label, &caller.read_by(reader)).await?;
         let mut total = Total::of(samples.values, samples.times)?;
         if metric_type.is_none() {
             // As they are: one that falls below zero is no counter.
@@ -244,8 +243,8 @@ impl Store {
         }
     }
 
-    /// The values of a query for objects, by the label that names them, with the
-    /// times at which they were measured if `timed`.
+    /// The values of a query for objects, by the label that names them; for a client with the times at
+    /// which they were measured.
     ///
     /// # Errors
     /// As [`MetricError`] says of the values. If the query for times fails, values have the
@@ -254,12 +253,13 @@ impl Store {
         &self,
         query: &Query,
         label: String,
-        timed: bool,
         caller: &Caller,
     ) -> Result<ObjectSamples, MetricError> {
         let times = async {
             match &query.times {
-                Some(times) if timed => self.series(times, caller).await.ok(),
+                Some(times) if caller.reader == Reader::Client => {
+                    self.series(times, caller).await.ok()
+                }
                 _ => None,
             }
         };

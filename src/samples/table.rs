@@ -165,7 +165,7 @@ impl Table {
     }
 
     /// The memory in bytes, with the [`RESERVED_INDEXES`].
-    fn bytes(&self) -> usize {
+    pub(super) fn bytes(&self) -> usize {
         let indexes = RESERVED_INDEXES * self.index_bytes();
         let cells = size_of_val(&*self.cells) + size_of_val(&*self.name_lists);
         let rows = size_of_val(&*self.rows) + size_of_val(&*self.invalid);

@@ -1,15 +1,14 @@
 //! Authentication: by the front proxy's request headers, a client certificate or a bearer token.
 //! Source: `k8s.io/apiserver/pkg/authentication`.
 
+use super::client_chain::{ClientChain, Subject};
 use super::connections::Peer;
 use super::token_review::TokenAuthenticator;
 use super::trust::{TrustBundle, TrustStore};
 use super::user::{AuthenticationError, UserInfo};
 use axum::http::{HeaderMap, header};
 use percent_encoding::percent_decode_str;
-use rustls::pki_types::CertificateDer;
 use std::collections::BTreeMap;
-use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// Authenticates requests.
 #[derive(Clone)]
@@ -27,7 +26,7 @@ impl Authenticator {
     }
 
     /// Whether a connection with this certificate chain is the front proxy's.
-    pub fn is_front_proxy(&self, chain: &[CertificateDer<'static>]) -> bool {
+    pub fn is_front_proxy(&self, chain: &ClientChain) -> bool {
         is_front_proxy(&self.trust.load(), chain)
     }
 
@@ -40,14 +39,14 @@ impl Authenticator {
         peer: &Peer,
         headers: &HeaderMap,
     ) -> Result<UserInfo, AuthenticationError> {
-        let (trust, chain) = (self.trust.load(), &*peer.certificates);
+        let (trust, chain) = (self.trust.load(), &*peer.chain);
         if let Some(user) = by_front_proxy(&trust, chain, headers) {
             return Ok(user);
         }
-        if trust.is_client(chain)
-            && let Some(user) = by_certificate(chain)
+        if let Some(subject) = &chain.subject
+            && trust.verify(chain).client
         {
-            return Ok(user);
+            return Ok(by_certificate(subject));
         }
         let token = headers
             .get(header::AUTHORIZATION)
@@ -66,11 +65,11 @@ impl Authenticator {
     pub fn untrusted_front_proxy(&self, peer: &Peer, headers: &HeaderMap) -> Option<String> {
         let trust = self.trust.load();
         let claims = trust.username_headers.iter().any(|name| headers.contains_key(name.as_str()));
-        let (name, _) = subject(peer.certificates.first()?)?;
-        if !claims || is_front_proxy(&trust, &peer.certificates) {
+        let Subject { name, .. } = peer.chain.subject.as_ref()?;
+        if !claims || is_front_proxy(&trust, &peer.chain) {
             return None;
         }
-        Some(match trust.is_front_proxy(&peer.certificates) {
+        Some(match trust.verify(&peer.chain).front_proxy {
             true => format!("common name {name:?} is not among requestheader-allowed-names"),
             false => format!("the certificate of {name:?} is not signed by the front proxy's CA"),
         })
@@ -81,17 +80,17 @@ impl Authenticator {
 /// front proxy's certificate.
 fn by_front_proxy(
     trust: &TrustBundle,
-    chain: &[CertificateDer<'static>],
+    chain: &ClientChain,
     headers: &HeaderMap,
 ) -> Option<UserInfo> {
     is_front_proxy(trust, chain).then(|| by_headers(trust, headers))?
 }
 
-fn is_front_proxy(trust: &TrustBundle, chain: &[CertificateDer<'static>]) -> bool {
-    let allowed =
-        |name: &String| trust.allowed_names.is_empty() || trust.allowed_names.contains(name);
-    let name = || Some(subject(chain.first()?)?.0);
-    trust.is_front_proxy(chain) && name().is_some_and(|name| allowed(&name))
+fn is_front_proxy(trust: &TrustBundle, chain: &ClientChain) -> bool {
+    let allowed = |Subject { name, .. }: &Subject| {
+        trust.allowed_names.is_empty() || trust.allowed_names.contains(name)
+    };
+    chain.subject.as_ref().is_some_and(allowed) && trust.verify(chain).front_proxy
 }
 
 fn by_headers(trust: &TrustBundle, headers: &HeaderMap) -> Option<UserInfo> {
@@ -125,19 +124,10 @@ fn unescape(key: &str) -> String {
 }
 
 /// The user of a client certificate: its common name, with its organizations as groups.
-fn by_certificate(chain: &[CertificateDer<'static>]) -> Option<UserInfo> {
-    let (name, mut groups) = subject(chain.first()?)?;
+fn by_certificate(subject: &Subject) -> UserInfo {
+    let mut groups = subject.organizations.clone();
     groups.push(AUTHENTICATED.to_owned());
-    Some(UserInfo { name, groups, ..Default::default() })
-}
-
-fn subject(certificate: &CertificateDer<'_>) -> Option<(String, Vec<String>)> {
-    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-    let subject = certificate.subject();
-    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-    let organization =
-        |part: &x509_parser::x509::AttributeTypeAndValue<'_>| part.as_str().ok().map(str::to_owned);
-    Some((name, subject.iter_organization().filter_map(organization).collect()))
+    UserInfo { name: subject.name.clone(), groups, ..Default::default() }
 }
 
 #[cfg(test)]
@@ -174,8 +164,9 @@ mod tests {
         let mut headers = HeaderMap::new();
         headers.append("x-remote-user", "system:admin".parse().unwrap());
         headers.append("x-remote-group", "system:masters".parse().unwrap());
-        assert_eq!(by_front_proxy(&trust(), &[], &headers), None);
+        assert_eq!(by_front_proxy(&trust(), &ClientChain::new(Vec::new()), &headers), None);
         let key = rcgen::generate_simple_self_signed(vec!["front-proxy".to_owned()]).unwrap();
-        assert_eq!(by_front_proxy(&trust(), &[key.cert.der().clone()], &headers), None);
+        let chain = ClientChain::new(vec![key.cert.der().clone()]);
+        assert_eq!(by_front_proxy(&trust(), &chain, &headers), None);
     }
 }

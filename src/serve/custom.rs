@@ -1,6 +1,7 @@
 //! `custom.metrics.k8s.io`: metrics of objects in the cluster, by generated names of autoscalers
 //! and by rules.
 
+use super::encode::ResponseContent;
 use super::error::ApiError;
 use super::generated;
 use super::options::{label_selector, selected_name};
@@ -8,13 +9,15 @@ use super::request::{ApiGroup, ObjectMetricRequest, Version};
 use super::server::Server;
 use super::timestamp::timestamp;
 use crate::clock::WallClock;
-use crate::k8s::Selector;
+use crate::k8s::{Quantity, Selector};
 use crate::promql::query::{Per, PrometheusMetric};
 use crate::rules::{ObjectSelection, ObjectValue, RuleQueryError, pod_info};
-use crate::samples::{MetricError, ObjectSample};
+use crate::samples::{MetricError, ObjectSample, Reader};
 use crate::watch::{GroupResource, ResourceInfo};
-use serde::Deserialize;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
+use std::fmt::Display;
 use std::time::Duration;
 
 /// The query parameters of a request (`MetricListOptions`).
@@ -37,7 +40,7 @@ pub async fn objects(
     server: &Server,
     request: &ObjectMetricRequest,
     options: &MetricListOptions,
-) -> Result<Value, ApiError> {
+) -> Result<ResponseContent, ApiError> {
     let objects = label_selector(&options.label_selector)?;
     let series: Selector = options.metric_label_selector.parse().map_err(|error| {
         ApiError::invalid_metric_selector(format!("metricLabelSelector: {error}"))
@@ -68,14 +71,14 @@ pub async fn objects(
         let age = u64::try_from(now.saturating_sub(oldest)).unwrap_or(0);
         server.metrics.served(Duration::from_millis(age));
     }
-    let items: Vec<Value> =
-        items.iter().map(|item| value(request, &info, item, &selector)).collect();
-    Ok(json!({
-        "kind": "MetricValueList",
-        "apiVersion": format!("{}/{}", ApiGroup::Custom.as_str(), request.version.as_str()),
-        "metadata": {},
-        "items": items,
-    }))
+    let (api_version, of) = (info.api_version(), DescribedObjects { request, info: &info });
+    let list = MetricValueList {
+        api_version: format!("{}/{}", ApiGroup::Custom.as_str(), request.version.as_str()),
+        items: items.iter().map(|item| of.value(&api_version, item, &selector)).collect(),
+        kind: "MetricValueList",
+        metadata: Empty {},
+    };
+    Ok(ResponseContent::Json(serde_json::to_vec(&list).expect("it can be encoded as JSON")))
 }
 
 fn not_found(request: &ObjectMetricRequest) -> ApiError {
@@ -97,7 +100,7 @@ async fn pod_values(
     let queries = server.pod_queries.load();
     let samples = server
         .samples
-        .pods(&queries, metric, namespace, true)
+        .pods(&queries, metric, namespace, Reader::Client)
         .await
         .map_err(|error| ApiError::fetch_failed(&request.metric, &error))?;
     let by_pod = samples.by_object();
@@ -133,7 +136,8 @@ async fn rule_values(
         name => ObjectSelection::Name(name),
     };
     let (namespace, metric) = (request.namespace.as_str(), request.metric.as_str());
-    let values = server.rules.objects(namespace, resource, which, metric, series, true).await;
+    let values =
+        server.rules.objects(namespace, resource, which, metric, series, Reader::Client).await;
     let found = values.map_err(|failure| match failure {
         // The failing rule is only logged; for clients, there is no such metric.
         RuleQueryError::Query(error) => {
@@ -158,34 +162,129 @@ async fn rule_values(
     Ok((found.resource, found.values))
 }
 
-fn value(
-    request: &ObjectMetricRequest,
-    info: &ResourceInfo,
-    item: &ObjectValue,
-    selector: &Value,
-) -> Value {
-    let mut described = json!({
-        "kind": info.kind,
-        // "/v1": all adapters write the core group like this.
-        "apiVersion": info.api_version(),
-        "name": item.name,
-    });
-    if !request.namespace.is_empty() {
-        described["namespace"] = request.namespace.as_str().into();
-    }
-    let mut value = json!({
-        "describedObject": described,
-        "timestamp": timestamp(item.time),
-        "value": item.value.to_string(),
-    });
-    match request.version {
-        Version::V1Beta1 | Version::V1Alpha1 => {
-            value["metricName"] = request.metric.as_str().into();
-            value["selector"] = selector.clone();
+/// The response of either version. Fields are in the order of their names, as in all JSON of this server.
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MetricValueList<'a> {
+    api_version: String,
+    items: Vec<MetricValue<'a>>,
+    kind: &'static str,
+    metadata: Empty,
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct MetricValue<'a> {
+    described_object: DescribedObject<'a>,
+    /// Of `v1beta2`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metric: Option<MetricIdentifier<'a>>,
+    /// Of `v1beta1`, as the selector.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    metric_name: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    selector: Option<&'a Value>,
+    #[serde(serialize_with = "as_text")]
+    timestamp: Timestamp,
+    #[serde(serialize_with = "as_text")]
+    value: Quantity,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct DescribedObject<'a> {
+    api_version: &'a str,
+    kind: &'a str,
+    name: &'a str,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    namespace: &'a str,
+}
+
+#[derive(Serialize)]
+struct MetricIdentifier<'a> {
+    name: &'a str,
+    selector: &'a Value,
+}
+
+fn as_text<S: Serializer>(value: &impl Display, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(value)
+}
+
+/// The objects that the values of a response are of.
+#[derive(Clone, Copy)]
+struct DescribedObjects<'a> {
+    request: &'a ObjectMetricRequest,
+    info: &'a ResourceInfo,
+}
+
+impl<'a> DescribedObjects<'a> {
+    /// The value of one of them. `api_version` is theirs: `/v1` for the core group, as all adapters write it.
+    fn value(
+        self,
+        api_version: &'a str,
+        item: &'a ObjectValue,
+        selector: &'a Value,
+    ) -> MetricValue<'a> {
+        let Self { request, info } = self;
+        let (name, is_v1beta2) = (request.metric.as_str(), request.version == Version::V1Beta2);
+        MetricValue {
+            described_object: DescribedObject {
+                api_version,
+                kind: &info.kind,
+                name: &item.name,
+                namespace: &request.namespace,
+            },
+            metric: is_v1beta2.then_some(MetricIdentifier { name, selector }),
+            metric_name: (!is_v1beta2).then_some(name),
+            selector: (!is_v1beta2).then_some(selector),
+            timestamp: timestamp(item.time),
+            value: item.value,
         }
-        Version::V1Beta2 => {
-            value["metric"] = json!({"name": request.metric, "selector": selector});
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_version_has_its_form_of_a_value() {
+        let item = ObjectValue {
+            name: "web-1".to_owned(),
+            value: "1500m".parse().unwrap(),
+            time: 1_764_000_000_999,
+        };
+        let selector = json!({"matchLabels": {"code": "200"}});
+        for (version, namespace, selector, expected) in [
+            (
+                Version::V1Beta2,
+                "shop",
+                &Value::Null,
+                r#"{"describedObject":{"apiVersion":"/v1","kind":"Pod","name":"web-1","namespace":"shop"},"metric":{"name":"load","selector":null},"timestamp":"2025-11-24T16:00:00Z","value":"1500m"}"#,
+            ),
+            (
+                Version::V1Beta1,
+                "",
+                &selector,
+                r#"{"describedObject":{"apiVersion":"/v1","kind":"Pod","name":"web-1"},"metricName":"load","selector":{"matchLabels":{"code":"200"}},"timestamp":"2025-11-24T16:00:00Z","value":"1500m"}"#,
+            ),
+        ] {
+            let request = ObjectMetricRequest {
+                version,
+                namespace: namespace.to_owned(),
+                resource: "pods".to_owned(),
+                name: "*".to_owned(),
+                metric: "load".to_owned(),
+                of_namespace: false,
+            };
+            let info = pod_info();
+            let of = DescribedObjects { request: &request, info: &info };
+            let api_version = info.api_version();
+            let value = of.value(&api_version, &item, selector);
+            assert_eq!(serde_json::to_string(&value).unwrap(), expected);
         }
     }
-    value
 }

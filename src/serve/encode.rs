@@ -15,6 +15,8 @@ use sha2::{Digest, Sha256};
 pub enum ResponseContent {
     /// An API object.
     Object(Value),
+    /// An API object as JSON: what most clients take, and what other encodings are made from.
+    Json(Vec<u8>),
     /// An API object, and its form as a table.
     Tabular(Value, fn(&Value) -> Value),
     /// A discovery document. As plain JSON it has an ETag.
@@ -38,6 +40,12 @@ pub fn encode(
     let pretty = negotiate::is_pretty(uri, headers);
     let (value, table) = match content {
         ResponseContent::Response(response) => return Ok(response),
+        ResponseContent::Json(object) if encoding == Some(Encoding::Json) && !pretty => {
+            return Ok(json_body(Ok(object)));
+        }
+        ResponseContent::Json(object) => {
+            (serde_json::from_slice(&object).expect("it was encoded as JSON"), None)
+        }
         ResponseContent::Document(document, content_type) => {
             return Ok(with_etag(headers, &document, content_type));
         }

@@ -10,6 +10,7 @@ use super::timestamp::timestamp;
 use crate::k8s::Quantity;
 use crate::promql::query::{Per, PrometheusMetric};
 use crate::rules::RuleQueryError;
+use crate::samples::Reader;
 use crate::time::UnixMillis;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -38,7 +39,7 @@ pub async fn values(
     {
         return total_value(server, namespace, metric, &total).await;
     }
-    let values = server.rules.external(namespace, metric, &selector).await;
+    let values = server.rules.external(namespace, metric, &selector, Reader::Client).await;
     let values = values.map_err(|failure| match failure {
         RuleQueryError::NotFound | RuleQueryError::NoValue => {
             // Source: `selectGroupResource` of prometheus-adapter.
@@ -69,7 +70,7 @@ async fn total_value(
     metric: &PrometheusMetric,
 ) -> Result<Value, ApiError> {
     let queries = server.pod_queries.load();
-    let total = server.samples.total(&queries, metric, namespace, true).await;
+    let total = server.samples.total(&queries, metric, namespace, Reader::Client).await;
     let total = total.map_err(|error| ApiError::fetch_failed(name, &error))?;
     let labels = || json!(metric.labels);
     let items = total.sample.map(|sample| item(name, labels(), sample.time, sample.value));
@@ -80,7 +81,7 @@ fn item(metric: &str, labels: Value, time: UnixMillis, value: Quantity) -> Value
     json!({
         "metricName": metric,
         "metricLabels": labels,
-        "timestamp": timestamp(time),
+        "timestamp": timestamp(time).to_string(),
         "value": value.to_string(),
     })
 }

@@ -16,7 +16,6 @@ use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
 use std::sync::Arc;
 
 /// Dispatches a request, and encodes the response.
@@ -109,8 +108,7 @@ async fn resource(
     info: RequestInfo,
     parts: &Parts,
 ) -> Result<ResponseContent, ApiError> {
-    let path = info.path();
-    match info {
+    match &info {
         RequestInfo::Groups if negotiate::accepts_aggregated_discovery(&parts.headers) => {
             let mut groups = Vec::new();
             for group in server.served_groups() {
@@ -121,23 +119,24 @@ async fn resource(
         RequestInfo::Groups => {
             Ok(ResponseContent::Discovery(discovery::groups(&server.served_groups())))
         }
-        RequestInfo::Group(group) => Ok(ResponseContent::Discovery(discovery::group(group))),
+        RequestInfo::Group(group) => Ok(ResponseContent::Discovery(discovery::group(*group))),
         RequestInfo::Resources(group, version) => {
-            let resources = server.served_resources(group).await;
-            Ok(ResponseContent::Discovery(discovery::resources(group, version, &resources)))
+            let resources = server.served_resources(*group).await;
+            Ok(ResponseContent::Discovery(discovery::resources(*group, *version, &resources)))
         }
         RequestInfo::Object(object) => {
-            let values = custom::objects(server, &object, &parameters(&parts.uri)?).await;
-            forward_if_not_found(server, ApiGroup::Custom, (&path, &parts.uri), values).await
+            let values = custom::objects(server, object, &parameters(&parts.uri)?).await;
+            forward_if_not_found(server, ApiGroup::Custom, (&info, &parts.uri), values).await
         }
         RequestInfo::External { namespace, metric } => {
             let options = parameters(&parts.uri)?;
-            let values = external::values(server, &namespace, &metric, &options).await;
-            forward_if_not_found(server, ApiGroup::External, (&path, &parts.uri), values).await
+            let values = external::values(server, namespace, metric, &options).await;
+            let values = values.map(ResponseContent::Object);
+            forward_if_not_found(server, ApiGroup::External, (&info, &parts.uri), values).await
         }
         RequestInfo::Decisions { namespace, name } => {
             let options = parameters(&parts.uri)?;
-            match (&namespace, &name) {
+            match (namespace, name) {
                 (Some(namespace), Some(name)) => {
                     server.decisions.get(namespace, name, &options).await
                 }
@@ -168,15 +167,15 @@ async fn resource(
 async fn forward_if_not_found(
     server: &Server,
     group: ApiGroup,
-    (path, uri): (&str, &Uri),
-    values: Result<Value, ApiError>,
+    (info, uri): (&RequestInfo, &Uri),
+    values: Result<ResponseContent, ApiError>,
 ) -> Result<ResponseContent, ApiError> {
     let not_found = matches!(&values, Err(error) if error.code == StatusCode::NOT_FOUND);
     let targets = server.forward.load();
     let Some(target) = targets.get(&group).filter(|_| not_found) else {
-        return values.map(ResponseContent::Object);
+        return values;
     };
-    let (status, body) = target.get(path, uri.query()).await?;
+    let (status, body) = target.get(&info.path(), uri.query()).await?;
     let json = HeaderValue::from_static("application/json");
     let mut response = ([(header::CONTENT_TYPE, json)], body).into_response();
     *response.status_mut() = status;

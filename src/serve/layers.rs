@@ -59,6 +59,7 @@ pub async fn instrument(
     let _in_flight = metrics.serving.in_flight();
     let begun = Instant::now();
     let mut response = next.run(request).await;
+    let kind = response.extensions_mut().remove::<RequestKind>();
     if let Some(error) = response.extensions_mut().remove::<ApiError>() {
         let user = response.extensions_mut().remove::<LoggedUser>();
         let accept = accept.map(|accept| (header::ACCEPT, accept));
@@ -68,7 +69,9 @@ pub async fn instrument(
     }
     let (code, took) = (response.status().as_u16(), begun.elapsed());
     metrics.responded(code);
-    metrics.serving.responded(request_kind(&path), took);
+    let RequestKind(kind) =
+        kind.unwrap_or_else(|| RequestKind::of(&path, &RequestInfo::parse(&path)));
+    metrics.serving.responded(kind, took);
     let user = response.extensions().get::<LoggedUser>().map_or("", |user| user.0.as_str());
     tracing::debug!(%method, path, user, code, ?took, "Served request");
     response
@@ -84,16 +87,23 @@ fn extension(user: LoggedUser) -> axum::http::Extensions {
     extensions
 }
 
-/// The kind of a request, as a metric label.
-fn request_kind(path: &str) -> &'static str {
-    match RequestInfo::parse(path) {
-        Ok(RequestInfo::Object(_)) => "custom",
-        Ok(RequestInfo::External { .. }) => "external",
-        Ok(RequestInfo::Nodes { .. } | RequestInfo::Pods { .. }) => "resource",
-        Ok(RequestInfo::Decisions { .. }) => "decisions",
-        Ok(RequestInfo::Groups | RequestInfo::Group(_) | RequestInfo::Resources(..)) => "discovery",
-        Err(_) if path == "/metrics" => "metrics",
-        Err(_) => "other",
+/// The kind of a request, as a metric label. [`canonicalize`] leaves it with the response.
+#[derive(Clone, Copy)]
+struct RequestKind(&'static str);
+
+impl RequestKind {
+    fn of(path: &str, parsed: &Result<RequestInfo, PathError>) -> Self {
+        Self(match parsed {
+            Ok(RequestInfo::Object(_)) => "custom",
+            Ok(RequestInfo::External { .. }) => "external",
+            Ok(RequestInfo::Nodes { .. } | RequestInfo::Pods { .. }) => "resource",
+            Ok(RequestInfo::Decisions { .. }) => "decisions",
+            Ok(RequestInfo::Groups | RequestInfo::Group(_) | RequestInfo::Resources(..)) => {
+                "discovery"
+            }
+            Err(_) if path == "/metrics" => "metrics",
+            Err(_) => "other",
+        })
     }
 }
 
@@ -110,9 +120,12 @@ pub async fn canonicalize(mut request: Request, next: Next) -> Response<Body> {
         let message = "impersonation is not supported here: send the request through kube-apiserver, which supports it";
         return ApiError::forbidden(message).into_response();
     }
-    let parsed = ParsedPath(RequestInfo::parse(path));
-    request.extensions_mut().insert(parsed);
-    next.run(request).await
+    let parsed = RequestInfo::parse(path);
+    let kind = RequestKind::of(path, &parsed);
+    request.extensions_mut().insert(ParsedPath(parsed));
+    let mut response = next.run(request).await;
+    response.extensions_mut().insert(kind);
+    response
 }
 
 /// The state of [`authenticate`].
@@ -157,7 +170,7 @@ pub async fn authenticate(
     let Some(peer) = request.extensions().get::<Peer>().cloned() else {
         return ApiError::unauthorized().into_response();
     };
-    if layer.authenticator.is_front_proxy(&peer.certificates) {
+    if layer.authenticator.is_front_proxy(&peer.chain) {
         peer.connection.mark_front_proxy();
     }
     if peer.connection.is_overflow() {

@@ -1,6 +1,7 @@
 //! The listener: accepts connections, serves TLS and HTTP on them, and shuts down gracefully.
 
 use super::body::AwaitedBody;
+use super::client_chain::ClientChain;
 use super::connections::{
     ConnectionHandle, ConnectionLimiter, MAX_CONNECTIONS, MAX_FRONT_PROXY_CONNECTIONS, MAX_QUEUED,
     OVERFLOW_SLOTS, Peer,
@@ -12,7 +13,6 @@ use axum::extract::Request;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
-use rustls::pki_types::CertificateDer;
 use socket2::{Domain, Protocol, Socket, Type};
 use std::future::Future;
 use std::io::ErrorKind;
@@ -223,9 +223,9 @@ async fn serve_connection(
     let session = stream.get_ref().1;
     let http2 = session.alpn_protocol() == Some(b"h2");
     let certificates = session.peer_certificates().unwrap_or_default();
-    let certificates: Arc<[CertificateDer<'static>]> =
-        certificates.iter().map(|certificate| certificate.clone().into_owned()).collect();
-    let peer = Peer { certificates, connection: handle.clone(), source };
+    let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned());
+    let chain = Arc::new(ClientChain::new(certificates.collect()));
+    let peer = Peer { chain, connection: handle.clone(), source };
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
         let connection = peer.connection.clone();
         let in_flight = connection.clone().begin_request();
@@ -292,6 +292,7 @@ fn builder(http2: bool, max_streams: u32, is_overflow: bool) -> Builder<TokioExe
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustls::pki_types::CertificateDer;
     use rustls::pki_types::pem::PemObject;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::Notify;

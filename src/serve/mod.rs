@@ -5,6 +5,7 @@ mod authenticate;
 mod authorize;
 mod body;
 mod ca_injector;
+mod client_chain;
 mod connections;
 mod custom;
 mod decisions;

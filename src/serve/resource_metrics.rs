@@ -8,6 +8,7 @@ use super::timestamp::timestamp;
 use crate::clock::WallClock;
 use crate::k8s::LabelSet;
 use crate::rules::{NodeUsage, PodUsage, RuleQueryError};
+use crate::samples::Reader;
 use crate::watch::GroupResource;
 use futures::future::join_all;
 use jiff::Timestamp;
@@ -105,7 +106,7 @@ fn single(kind: &str, items: Vec<Value>, missing: impl Fn() -> String) -> Result
 fn node(name: &str, labels: &LabelSet, usage: &NodeUsage, window: &str) -> Value {
     json!({
         "metadata": metadata(name, None, labels),
-        "timestamp": timestamp(usage.time),
+        "timestamp": timestamp(usage.time).to_string(),
         "window": window,
         "usage": {"cpu": usage.cpu.to_string(), "memory": usage.memory.to_binary_si()},
     })
@@ -143,7 +144,8 @@ pub async fn pods(
         known.entry(key.namespace).or_default().insert(key.name, labels);
     }
     let usage = known.iter().filter(|(_, pods)| !pods.is_empty()).map(async |(namespace, pods)| {
-        (namespace, server.rules.pod_usage(namespace, pods.keys().cloned().collect()).await)
+        let names = pods.keys().cloned().collect();
+        (namespace, server.rules.pod_usage(namespace, names, Reader::Client).await)
     });
     let usage = join_all(usage).await;
     // A namespace that fails is left out, unless all fail.
@@ -178,7 +180,7 @@ fn pod(namespace: &str, name: &str, labels: &LabelSet, usage: &PodUsage, window:
     });
     json!({
         "metadata": metadata(name, Some(namespace), labels),
-        "timestamp": timestamp(usage.time),
+        "timestamp": timestamp(usage.time).to_string(),
         "window": window,
         "containers": containers.collect::<Vec<_>>(),
     })

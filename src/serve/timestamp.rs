@@ -3,7 +3,7 @@
 use crate::time::UnixMillis;
 use jiff::Timestamp;
 
-/// A time in RFC 3339, to the second.
-pub fn timestamp(time: UnixMillis) -> String {
-    Timestamp::from_second(time.div_euclid(1000)).unwrap_or_default().to_string()
+/// A time to the second, which is written as RFC 3339.
+pub fn timestamp(time: UnixMillis) -> Timestamp {
+    Timestamp::from_second(time.div_euclid(1000)).unwrap_or_default()
 }

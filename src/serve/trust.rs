@@ -1,6 +1,7 @@
 //! The trusted CAs of clients and of front proxies: those that kube-apiserver publishes in
 //! `kube-system/extension-apiserver-authentication`, and those of flags.
 
+use super::client_chain::ClientChain;
 use crate::cache::{self, Cache};
 use crate::kube_error::worded_watch;
 use crate::watch::{FailureLog, ResettableBackoff};
@@ -13,7 +14,6 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::WebPkiClientVerifier;
 use rustls::server::danger::ClientCertVerifier;
-use sha2::{Digest, Sha256};
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -67,9 +67,11 @@ pub(super) struct VerifiedChains(Cache<[u8; 32], ChainVerification>);
 
 /// Which CAs a certificate chain leads to.
 #[derive(Clone, Copy, Debug)]
-struct ChainVerification {
-    front_proxy: bool,
-    client: bool,
+pub struct ChainVerification {
+    /// The request header CA.
+    pub front_proxy: bool,
+    /// The client CA.
+    pub client: bool,
 }
 
 /// How long a verification is cached. An expired certificate is refused this much later.
@@ -85,29 +87,15 @@ impl Default for VerifiedChains {
 }
 
 impl TrustBundle {
-    /// Whether a certificate chain leads to the request header CA.
-    pub fn is_front_proxy(&self, chain: &[CertificateDer<'_>]) -> bool {
-        self.verify(chain).front_proxy
-    }
-
-    /// Whether a certificate chain leads to the client CA.
-    pub fn is_client(&self, chain: &[CertificateDer<'_>]) -> bool {
-        self.verify(chain).client
-    }
-
-    fn verify(&self, chain: &[CertificateDer<'_>]) -> ChainVerification {
-        let mut hash = Sha256::new();
-        for certificate in chain {
-            hash.update((certificate.len() as u64).to_be_bytes());
-            hash.update(certificate);
-        }
-        let hash: [u8; 32] = hash.finalize().into();
-        self.verified_chains.0.get(&hash).unwrap_or_else(|| {
+    /// Which CAs a certificate chain leads to.
+    pub fn verify(&self, chain: &ClientChain) -> ChainVerification {
+        self.verified_chains.0.get(&chain.hash).unwrap_or_else(|| {
+            let leads_to = |ca: &Option<_>| verifies(ca.as_ref(), &chain.certificates);
             let verified = ChainVerification {
-                front_proxy: verifies(self.requestheader_client_ca.as_ref(), chain),
-                client: verifies(self.client_ca.as_ref(), chain),
+                front_proxy: leads_to(&self.requestheader_client_ca),
+                client: leads_to(&self.client_ca),
             };
-            self.verified_chains.0.insert(hash, verified);
+            self.verified_chains.0.insert(chain.hash, verified);
             verified
         })
     }

@@ -26,7 +26,8 @@ pub struct ServeFlags {
     #[doc(hidden)]
     pub prometheus: PrometheusFlags,
 
-    /// How old an answer may be to be used again.
+    /// How old an answer may be to be used again. One that a client of the API reads shortly before that is asked
+    /// for anew meanwhile.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
     pub sample_max_age: Duration,
 

@@ -1,5 +1,6 @@
 //! Query results of a Prometheus that fails, lies or is slow.
 
+mod ahead;
 mod coalescer;
 mod join;
 mod quotas;

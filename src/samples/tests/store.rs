@@ -1,7 +1,7 @@
 //! The store, with a Prometheus whose responses are broken, partial or large.
 
 use super::super::metric_types::MetricTypes;
-use super::super::{MetricError, ObjectSamples, Store, Table};
+use super::super::{MetricError, ObjectSamples, Reader, Store, Table};
 use crate::config::Config;
 use crate::fake;
 use crate::prometheus::{Client, Error, Flow, Options};
@@ -27,7 +27,7 @@ async fn pods(store: &Store, name: &str) -> Result<ObjectSamples, MetricError> {
         labels: Default::default(),
         query: None,
     };
-    store.pods(&Config::default().pod_queries, &metric, "shop", false).await
+    store.pods(&Config::default().pod_queries, &metric, "shop", Reader::Decision).await
 }
 
 #[tokio::test]
@@ -138,7 +138,7 @@ async fn a_total_below_zero_is_zero() {
             query: Some("sum(backlog)".to_owned()),
         };
         let queries = Config::default().pod_queries;
-        let total = store(client).total(&queries, &metric, "shop", false).await.unwrap();
+        let total = store(client).total(&queries, &metric, "shop", Reader::Decision).await.unwrap();
         assert_eq!(total.sample.unwrap().value.milli(), expected, "{value}");
     }
 }
@@ -225,7 +225,7 @@ async fn a_broken_query_is_sent_to_the_parser_of_prometheus_once() {
             labels: Default::default(),
             query,
         };
-        store.pods(&queries, &metric, "shop", false).await.err().unwrap().to_string()
+        store.pods(&queries, &metric, "shop", Reader::Decision).await.err().unwrap().to_string()
     };
     let (client, received) = fake::prometheus(|text| match text.contains("[5m*2]") {
         true => r#"{"status":"success","data":"formatted"}"#.to_owned(),
@@ -264,7 +264,7 @@ async fn a_failing_parser_of_prometheus_is_not_queried_every_time() {
     };
     for _ in 0..3 {
         let queries = Config::default().pod_queries;
-        assert!(store.pods(&queries, &metric, "shop", false).await.is_err());
+        assert!(store.pods(&queries, &metric, "shop", Reader::Decision).await.is_err());
     }
     assert_eq!(received.lock().unwrap().len(), 1);
 }

@@ -1,12 +1,12 @@
 //! The limiter, and the handles of the connections that it admits.
 
+use super::super::client_chain::ClientChain;
 use super::limits::{
     ANONYMOUS_IDLE_TIMEOUT, ANONYMOUS_MAX_AGE, FIRST_REQUEST_TIMEOUT, GRACE_PERIOD, IDLE_TIMEOUT,
     MAX_FRONT_PROXY_CONNECTIONS,
 };
 use super::table::{Class, ConnectionState, ConnectionTable, Registration};
 use prometheus_client::metrics::gauge::Gauge;
-use rustls::pki_types::CertificateDer;
 use std::future::Future;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -27,8 +27,8 @@ pub type Admitted = (Arc<ConnectionHandle>, oneshot::Receiver<()>);
 /// The connection of a request, and what is known of its client.
 #[derive(Clone)]
 pub struct Peer {
-    /// The client's certificate chain; not verified yet.
-    pub certificates: Arc<[CertificateDer<'static>]>,
+    /// The client's certificate chain.
+    pub chain: Arc<ClientChain>,
     /// The connection, as the limiter knows it.
     pub connection: Arc<ConnectionHandle>,
     /// The address of the client.

@@ -166,8 +166,8 @@ async fn authenticate_believes_the_headers_of_the_front_proxy_alone() {
         (unknown, 401, ""),
     ] {
         let mut request = on_connection("/closed", None);
-        let certificates = [certificate].into();
-        request.extensions_mut().insert(Peer { certificates, ..peer() });
+        let chain = Arc::new(ClientChain::new(vec![certificate]));
+        request.extensions_mut().insert(Peer { chain, ..peer() });
         request.headers_mut().insert("x-remote-user", "alice".parse().unwrap());
         let (status, body) = ask(&router, request).await;
         assert_eq!((status.as_u16(), &*body), (code, found));
@@ -195,7 +195,7 @@ async fn authenticate_serves_no_anonymous_client_on_an_overflow_connection() {
     for path in ["/open/x", "/closed"] {
         let mut request = on_connection(path, Some("alice"));
         let connection = connection.clone();
-        request.extensions_mut().insert(Peer { certificates: Arc::new([]), connection, source });
+        request.extensions_mut().insert(Peer { connection, source, ..peer() });
         assert_eq!(ask(&router, request).await.0, StatusCode::TOO_MANY_REQUESTS, "{path}");
     }
     assert_eq!(log.of(TOKEN_REVIEWS).len(), 0);

@@ -8,6 +8,7 @@ mod router;
 use super::admission::Admission;
 use super::authenticate::Authenticator;
 use super::authorize::{Attributes, Authorizer, AuthorizerOptions};
+use super::client_chain::ClientChain;
 use super::connections::{ConnectionLimiter, Peer};
 use super::decisions::Decisions;
 use super::health::Health;
@@ -120,7 +121,7 @@ fn get(path: &str) -> Request {
 fn peer() -> Peer {
     let source = [10, 0, 0, 1].into();
     let (connection, _) = ConnectionLimiter::default().admit(source).unwrap();
-    Peer { certificates: Arc::new([]), connection, source }
+    Peer { chain: Arc::new(ClientChain::new(Vec::new())), connection, source }
 }
 
 /// A request on a connection, as the listener passes it on.

@@ -25,6 +25,7 @@ pub struct Load {
     /// Latencies.
     pub p50: Duration,
     pub p99: Duration,
+    pub max: Duration,
     /// Requests without a 2xx response.
     pub errors: usize,
 }
@@ -90,7 +91,13 @@ pub async fn send(world: &World, paths: &[String], connections: usize, time: Dur
         let index = ((latencies.len() as f64 * part) as usize).min(latencies.len().max(1) - 1);
         latencies.get(index).copied().unwrap_or(time)
     };
-    Load { rps: latencies.len() as f64 / seconds, p50: at(0.5), p99: at(0.99), errors }
+    Load {
+        rps: latencies.len() as f64 / seconds,
+        p50: at(0.5),
+        p99: at(0.99),
+        max: at(1.0),
+        errors,
+    }
 }
 
 /// TLS with the administrator's certificate.

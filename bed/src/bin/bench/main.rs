@@ -1,10 +1,12 @@
 //! The benchmark: Plimsoll and prometheus-adapter with kube-controller-manager's HPA controller, on
 //! real parts, in one run (`make bench`). `--large` measures only Plimsoll at ten times the size,
 //! `--growth` it at several sizes, `--outage` what an outage costs, `--fairness` what one tenant
-//! costs the others, and `--backtest` what backtests cost; `--short` tries all of it in small.
+//! costs the others, `--api` the speed of the API, and `--backtest` what backtests cost; `--short` tries
+//! all of it in small.
 //! `--mixed` measures Plimsoll, prometheus-adapter and KEDA on a fleet with many different metrics.
 //! `--smoke` compares counts with their bounds, and `--reaction` measures how soon a step in the load is answered.
 
+mod api;
 mod backtest;
 mod block;
 mod bounds;
@@ -20,6 +22,7 @@ mod report;
 mod round;
 mod sides;
 mod smoke;
+mod static_answer;
 mod world;
 
 use block::block;
@@ -66,6 +69,16 @@ fn main() -> ExitCode {
             let size = Size { autoscalers, pods };
             Plan { size, turns: 1, rounds: 4, requests: Duration::from_secs(5), peers: false }
         }
+        ["--api"] => {
+            runtime().block_on(api::run());
+            return ExitCode::SUCCESS;
+        }
+        // The process that `--api` starts.
+        ["--static-answer", port, file] => {
+            let port = port.parse().expect("a port");
+            runtime().block_on(static_answer::run(port, file.as_ref()));
+            return ExitCode::SUCCESS;
+        }
         ["--mixed"] => return run_mixed(1_000, 3, vec![1, mixed::drawn_seed()]),
         ["--mixed", seed] => return run_mixed(1_000, 3, vec![1, number(seed)]),
         // To test it.
@@ -108,7 +121,7 @@ fn main() -> ExitCode {
         }
         _ => {
             eprintln!(
-                "usage: bench [--short | --smoke | --large | --growth [SIZE] | --alone AUTOSCALERS PODS |\n\
+                "usage: bench [--short | --smoke | --large | --growth [SIZE] | --api | --alone AUTOSCALERS PODS |\n\
                  \x20             --mixed [SEED] | --mixed-short [AUTOSCALERS [SEED ...]] |\n\
                  \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
                  \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS] | --reaction [STEPS]]"

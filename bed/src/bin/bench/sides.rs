@@ -300,14 +300,9 @@ pub const CONNECTIONS: [usize; 3] = [1, 16, 64];
 
 /// Sends requests to a side that does not decide meanwhile.
 pub async fn serve(world: &World, side: Side, each: Duration) -> ServeResult {
-    show_progress(&format!("sending requests to {}", side.name()));
-    let process = match side {
-        Side::Peers(peers) => start_adapter(world, peers),
-        _ => start_plimsoll(world, side, &["--native-hpas=ignore"]),
-    };
+    let process = start_api(world, side);
     let first_value = wait_for_value(world, &process).await;
-    let size = world.size;
-    let selectors: Vec<String> = (0..size.autoscalers).map(path_of_selector).collect();
+    let (size, selectors) = (world.size, selectors(world));
     let pods = (0..size.autoscalers * size.pods).map(|n| path_of_one(n / size.pods, n % size.pods));
     let pods: Vec<String> = pods.collect();
     let mut served = ServeResult { first_value, selector: Vec::new(), one: Vec::new() };
@@ -316,6 +311,57 @@ pub async fn serve(world: &World, side: Side, each: Duration) -> ServeResult {
         served.one.push(load::send(world, &pods, connections, each).await);
     }
     served
+}
+
+/// Starts a side that only serves the API.
+fn start_api(world: &World, side: Side) -> Process {
+    show_progress(&format!("sending requests to {}", side.name()));
+    match side {
+        Side::Peers(peers) => start_adapter(world, peers),
+        _ => start_plimsoll(world, side, &["--native-hpas=ignore"]),
+    }
+}
+
+/// The paths of the pods of each workload.
+fn selectors(world: &World) -> Vec<String> {
+    (0..world.size.autoscalers).map(path_of_selector).collect()
+}
+
+/// Requests by selector over each of [`CONNECTIONS`].
+async fn send_selectors(world: &World, each: Duration) -> Vec<Load> {
+    let mut loads = Vec::new();
+    for connections in CONNECTIONS {
+        loads.push(load::send(world, &selectors(world), connections, each).await);
+    }
+    loads
+}
+
+/// Sends requests by selector to a side that only serves the API. Returns one of its answers, too.
+pub async fn serve_selectors(world: &World, side: Side, each: Duration) -> (Vec<Load>, Vec<u8>) {
+    let process = start_api(world, side);
+    wait_for_value(world, &process).await;
+    let url = format!("https://127.0.0.1:{}{}", world.adapter_port, path_of_selector(0));
+    let answer = load::client(world).get(url).send().await.expect("an answer");
+    let answer = answer.error_for_status().expect("an answer").bytes().await.expect("an answer");
+    (send_selectors(world, each).await, answer.to_vec())
+}
+
+/// Sends the same requests to a server that answers each of them with these bytes.
+pub async fn serve_static(world: &World, answer: &[u8], each: Duration) -> Vec<Load> {
+    show_progress("sending requests to a static answer");
+    let file = world.cluster.folder.join("static-answer");
+    std::fs::write(&file, answer).expect("a file");
+    let program = std::env::current_exe().expect("the path of this program");
+    let file = file.display().to_string();
+    let arguments = ["--static-answer".to_owned(), world.adapter_port.to_string(), file];
+    let process = world.cluster.run("static-answer", &program, &arguments);
+    let url = format!("https://127.0.0.1:{}/", world.adapter_port);
+    eventually("the static answer is served", Duration::from_secs(30), async || {
+        let answer = load::client(world).get(&url).send().await;
+        answer.map(drop).map_err(|error| format!("{error}\n{}", process.tail()))
+    })
+    .await;
+    send_selectors(world, each).await
 }
 
 /// The sizes of the binaries of Plimsoll and prometheus-adapter, in bytes.
