@@ -73,8 +73,9 @@ async fn of_seed(world: &mut World, plan: &Plan, seed: u64, sides: &[Side]) -> O
     let pods = plan.size.autoscalers * plan.size.pods;
     world.wait_for("count(container_cpu_usage_seconds_total)", pods).await;
     let recorded = apps.iter().filter(|app| app.kind == mix::Kind::Recorded).count();
-    let recorded = recorded * plan.size.pods;
-    world.wait_for("count({__name__=~\"pod:calls_.*\"})", recorded).await;
+    // A rule records the pods of all who have its metric, also with another window.
+    let query = "count(count by (namespace, pod) ({__name__=~\"pod:calls_.*\"}))";
+    world.wait_for(query, recorded * plan.size.pods).await;
 
     let idle = block(world, None, IDLE_ROUNDS).await;
     let mut stepped = BTreeSet::new();
