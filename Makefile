@@ -107,9 +107,9 @@ bench-smoke: all-parts ## The benchmark in small, to see that it works
 	@$(PROGRAM) bench
 	@target/release/bench --short
 
-bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods
+bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods: start, memory, two replicas, failover; LARGE="3000 --decision-ledger-bytes=0" for fewer, and with flags
 	@$(PROGRAM) bench
-	@target/release/bench --large
+	@target/release/bench --large $(LARGE)
 
 bench-growth: parts ## How costs grow: one size after the other, as docs/growth.md shows them
 	@$(PROGRAM) bench
