@@ -3,12 +3,13 @@
 
 use criterion::{BatchSize, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use plimsoll::config::Config;
+use plimsoll::k8s::LabelSet;
 use plimsoll::promql::cost::{Estimates, Limits};
 use plimsoll::promql::plan::{PlanInput, plan};
 use plimsoll::promql::query::{MetricType, Per, PrometheusMetric};
 use plimsoll::promql::shape::{Arguments, ShapedQuery};
 use plimsoll::samples::{QueryResult, Table};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::hint::black_box;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ fn query(app: usize) -> Arc<str> {
     let metric = PrometheusMetric {
         metric: "http_requests_total".to_owned(),
         per: Per::Pod,
-        labels: BTreeMap::from([("app".to_owned(), format!("app-{app}"))]),
+        labels: LabelSet::from([("app".to_owned(), format!("app-{app}"))]),
         query: None,
     };
     let queries = Config::default().pod_queries;
