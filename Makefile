@@ -116,9 +116,9 @@ bench-short: all-parts ## The benchmark in small, to see that it works
 bench-smoke: parts ## What a small fleet costs in counts (queries, requests, bytes, allocations), against tests/bench-smoke.yaml; UPDATE=1 writes that
 	@$(E2E_BUILD) && $(TARGET)/debug/bench --smoke
 
-bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods
+bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods: start, memory, two replicas, failover; LARGE="3000 --decision-ledger-bytes=0" for fewer, and with flags
 	@$(PROGRAM) bench
-	@target/release/bench --large
+	@target/release/bench --large $(LARGE)
 
 bench-growth: all-parts ## How costs grow: one size after the other, as docs/growth.md shows them; SIZE=metrics for one of them
 	@$(PROGRAM) bench

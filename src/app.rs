@@ -92,7 +92,7 @@ async fn serve(flags: ServeFlags) -> Result<(), StartError> {
     if let Some(ip) = advertised(&flags) {
         replica.leader().set_address(SocketAddr::new(ip, address.port()).to_string());
     }
-    if flags.leader_elect {
+    if flags.leader_elect && replica.shared().ledger.is_on() {
         let (ledger, leader) = (replica.shared().ledger.clone(), replica.leader().clone());
         let (api, flags) = (clients.api, flags.clone());
         let copy = LedgerCopy { ledger, leader, api, flags, own_name };

@@ -194,6 +194,12 @@ impl Clock {
         i64::try_from(self.0.start.elapsed().as_millis()).unwrap_or(i64::MAX)
     }
 
+    /// The same at a time of the monotonic clock.
+    pub fn elapsed_at(&self, at: Instant) -> i64 {
+        let elapsed = at.saturating_duration_since(self.0.start);
+        i64::try_from(elapsed.as_millis()).unwrap_or(i64::MAX)
+    }
+
     /// kube-apiserver's time, or up to two seconds less, and more as long as all its responses are slow; none before
     /// the first.
     pub fn server(&self) -> Option<UnixMillis> {

@@ -1,8 +1,8 @@
 //! Queries of autoscalers, and the response to them.
 
 use plimsoll::config::Config;
+use plimsoll::k8s::LabelSet;
 use plimsoll::promql::query::{MetricType, Per, PrometheusMetric};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The query of one autoscaler; each has a different workload.
@@ -10,7 +10,7 @@ pub fn query(app: usize) -> Arc<str> {
     let metric = PrometheusMetric {
         metric: "http_requests_total".to_owned(),
         per: Per::Pod,
-        labels: BTreeMap::from([("app".to_owned(), format!("app-{app}"))]),
+        labels: LabelSet::from([("app".to_owned(), format!("app-{app}"))]),
         query: None,
     };
     let queries = Config::default().pod_queries;

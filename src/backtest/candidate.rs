@@ -114,7 +114,8 @@ impl Candidate {
             }
             let written = written.get(index).and_then(written_average);
             let measure = Measure::new(&metric.source, written)?;
-            let query = scaling.prometheus_metrics.get(index).cloned().flatten();
+            let query =
+                scaling.prometheus_metrics.get(index).and_then(|one| one.as_deref().cloned());
             metrics.push(Measure { query, ..measure });
             tried.push(metric.clone());
         }

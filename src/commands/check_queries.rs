@@ -5,7 +5,6 @@ use crate::promql::matcher::Matcher;
 use crate::promql::query::{MetricType, Per, PrometheusMetric, fields};
 use crate::promql::template::Template;
 use crate::rules::{Rule, UsageRule};
-use std::collections::BTreeMap;
 
 /// The series in example queries.
 const EXAMPLE_SERIES: &str = "some_series";
@@ -27,7 +26,7 @@ pub fn general_queries(config: &Config) -> Vec<Example<'_>> {
     let metric = PrometheusMetric {
         metric: EXAMPLE_SERIES.to_owned(),
         per: Per::Pod,
-        labels: BTreeMap::new(),
+        labels: Default::default(),
         query: None,
     };
     for (field, kind) in [("gaugeQuery", MetricType::Gauge), ("counterQuery", MetricType::Counter)]

@@ -19,6 +19,10 @@ pub fn record(
     mut account: Account,
     state: &mut AutoscalerState,
 ) {
+    if !is_kept(ctx) {
+        state.account = account;
+        return;
+    }
     let basis = basis(facts.context, facts.status, state);
     let Account { trace, times, .. } = &account;
     let mut entry = account::entry(&facts, &state.history, trace, times, basis);
@@ -40,6 +44,11 @@ pub fn record(
     state.account = account;
 }
 
+/// Whether decisions are kept, in the ledger or in the log.
+fn is_kept(ctx: &ControllerContext) -> bool {
+    ctx.ledger.is_on() || ctx.decision_log.is_some()
+}
+
 /// Records that there was no decision, and why.
 pub fn record_none(
     ctx: &ControllerContext,
@@ -49,6 +58,9 @@ pub fn record_none(
     message: &str,
     state: &mut AutoscalerState,
 ) {
+    if !is_kept(ctx) {
+        return;
+    }
     let at = DecisionTime::now(&ctx.clock);
     let basis = match spec {
         Some(spec) => {

@@ -182,7 +182,7 @@ impl Checkpointer {
 /// The checkpoints of all autoscalers: those that are being evaluated, the others, and of what is not known yet.
 pub fn all_checkpoints(
     running: &HashMap<AutoscalerRef, Option<Checkpoint>>,
-    states: &HashMap<AutoscalerRef, AutoscalerState>,
+    states: &HashMap<AutoscalerRef, Box<AutoscalerState>>,
     unknown: &HashMap<AutoscalerRef, (Checkpoint, Instant)>,
     now: UnixMillis,
     longest: i64,

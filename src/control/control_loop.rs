@@ -6,7 +6,7 @@ use super::checkpointer::{Checkpointer, Loaded, all_checkpoints};
 use super::context::{ControllerContext, Dependencies, NO_TERM, NativeHpas, SyncResult};
 use super::fair_queue::FairQueue;
 use super::reconcile::reconcile;
-use super::schedule::{Phases, Schedule};
+use super::schedule::{Phases, Schedule, turn};
 use super::state::AutoscalerState;
 use crate::leader::FencingToken;
 use crate::samples::QueryHandle;
@@ -30,7 +30,7 @@ pub struct ControlLoop {
     schedule: Schedule,
     phases: Phases,
     /// The states of the autoscalers that are not being evaluated.
-    states: HashMap<AutoscalerRef, AutoscalerState>,
+    states: HashMap<AutoscalerRef, Box<AutoscalerState>>,
     /// The autoscalers that are queued or being evaluated, with their checkpoints of before that.
     running: HashMap<AutoscalerRef, Option<Checkpoint>>,
     /// The autoscalers whose last evaluation failed.
@@ -62,7 +62,7 @@ struct DueEvaluation {
     at: Instant,
     /// How many were due together.
     due_together: usize,
-    state: AutoscalerState,
+    state: Box<AutoscalerState>,
 }
 
 /// An autoscaler that was evaluated.
@@ -73,7 +73,7 @@ struct FinishedEvaluation {
     begun: Instant,
     due_together: usize,
     /// None if its evaluation panicked.
-    state: Option<AutoscalerState>,
+    state: Option<Box<AutoscalerState>>,
     result: Option<SyncResult>,
 }
 
@@ -332,6 +332,7 @@ impl ControlLoop {
             if let Some((checkpoint, loaded)) = self.unknown.remove(&autoscaler) {
                 self.restore(autoscaler.clone(), checkpoint, loaded);
             }
+            self.states.get_mut(&autoscaler).map(|state| state.followed.take());
             self.schedule.set(autoscaler, Instant::now());
         } else {
             self.forget(&autoscaler);
@@ -377,12 +378,13 @@ impl ControlLoop {
                 self.requeue.insert(autoscaler);
                 continue;
             }
-            let state = self.states.remove(&autoscaler).unwrap_or_default();
+            let mut state = self.states.remove(&autoscaler).unwrap_or_default();
+            state.turn = turn(self.ctx.period(&autoscaler), self.ctx.clock.elapsed_at(at));
             let checkpoint = state.checkpoint(self.ctx.clock.elapsed(), self.ctx.longest_window());
             self.running.insert(autoscaler.clone(), checkpoint);
             batch.push(DueEvaluation { autoscaler, at, due_together, state });
         }
-        QueryHandle::prefetch(batch.iter().flat_map(|due| due.state.queries()));
+        QueryHandle::prefetch(batch.iter().flat_map(|due| due.state.next_queries(self.term)));
         for due in batch {
             let namespace = due.autoscaler.key.namespace.clone();
             self.queue.push(&namespace, due);
@@ -409,17 +411,16 @@ impl ControlLoop {
         if !*self.stopping.borrow() {
             self.begin_evaluations();
         }
-        if result == Some(SyncResult::Failed) {
-            self.failing.insert(autoscaler.clone());
-        } else {
-            self.failing.remove(&autoscaler);
-        }
+        match result == Some(SyncResult::Failed) {
+            true => self.failing.insert(autoscaler.clone()),
+            false => self.failing.remove(&autoscaler),
+        };
         if result == Some(SyncResult::Rescaled) {
             self.checkpointer.bring_forward();
         }
         let checkpoint = self.running.remove(&autoscaler).flatten();
         let now = self.ctx.clock.elapsed();
-        let restored = || checkpoint.map(|one| AutoscalerState::restored(one, now));
+        let restored = || checkpoint.map(|one| AutoscalerState::restored(one, now).into());
         let mut state = state.or_else(restored).unwrap_or_default();
         self.merge_pending_restore(&autoscaler, &mut state);
         let requeue = self.requeue.remove(&autoscaler);

@@ -243,7 +243,7 @@ impl ApplyContext<'_> {
         }
         zero::announce(status, DecisionTime::now(&self.ctx.clock).wall);
         let rendered = status::render(status, context.spec, self.execution.generation);
-        state.written = None;
+        (state.written, state.is_unsaid_in_term) = (None, false);
         let statuses = &self.ctx.statuses;
         let recorded = statuses.record(self.token, self.autoscaler, &state.uid, &rendered).await;
         recorded.map_err(|error| {

@@ -1,13 +1,14 @@
-//! A decision of a replica that does not lead: its history is kept, so that no window starts empty
-//! when the replica acquires the Lease, and nothing is written.
+//! A replica that does not lead: it keeps the history, so that no window starts empty when it acquires the Lease, and
+//! writes nothing. It looks at each scale in each period. An autoscaler at rest decides alike without a history: its
+//! metrics, which the leader asks for too, are read in one of a few periods.
 
 use super::context::{ControllerContext, SyncResult};
 use super::evaluate::Evaluation;
+use super::observe::read_target;
 use super::state::AutoscalerState;
 use super::status;
-use crate::hpa::Outcome;
+use crate::hpa::{Outcome, Spec};
 use crate::watch::AutoscalerRef;
-use std::sync::Arc;
 
 /// Keeps the history of a decision and shows it in the live status.
 pub fn apply(
@@ -19,14 +20,35 @@ pub fn apply(
     let Evaluation { context, target, decision, history, mut status, at, account, .. } = evaluation;
     state.account = account;
     state.set_history(history, at, ctx.longest_window());
-    state.count_failure(&decision, target.is_ok(), (at.process, ctx.period(autoscaler)));
+    let failed =
+        state.count_failure(&decision, target.is_ok(), (at.process, ctx.period(autoscaler)));
+    state.followed = None;
     if let Ok(target) = &target {
+        let replicas = target.replicas.spec_replicas;
+        // How long metrics fail, and when they are back, is worth a query in each period.
+        let is_at_rest = !failed && state.is_at_rest(context, replicas, at.process);
+        state.followed = state.turn.zip(is_at_rest.then_some(replicas));
         status.desired_replicas = match decision.outcome {
             Outcome::Rescale { to, .. } => to,
             Outcome::Hold | Outcome::Failed => target.replicas.spec_replicas,
         };
     }
     let rendered = status::render(&status, context.spec, None);
-    ctx.live.set(autoscaler, Arc::new(rendered));
+    ctx.live.set(autoscaler, status::text(&rendered));
     SyncResult::Followed
+}
+
+/// Notes changes of the scale. Returns whether that is enough: its metrics were read in this turn, at the same
+/// replicas.
+pub async fn looked(
+    ctx: &ControllerContext,
+    autoscaler: &AutoscalerRef,
+    spec: &Spec,
+    state: &mut AutoscalerState,
+) -> bool {
+    let Some(replicas) = state.followed_at() else { return false };
+    let read = ctx.bounded(read_target(ctx, None, autoscaler, spec, state)).await;
+    let Ok((Ok(target), at)) = read else { return false };
+    state.note_scale(spec, &target, at);
+    target.replicas.spec_replicas == replicas
 }

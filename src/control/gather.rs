@@ -16,6 +16,7 @@ use crate::time::UnixMillis;
 use crate::watch::ScalingSpec;
 use futures::future::join_all;
 use std::borrow::Cow;
+use std::sync::Arc;
 use tokio::time::Instant;
 
 /// A metric's samples before they are aligned with pods.
@@ -58,7 +59,7 @@ pub async fn gather(
     until: Instant,
     state: &mut AutoscalerState,
 ) -> Vec<Gathered> {
-    let one = async |metric: &hpa::Metric, prometheus_metric: &Option<PrometheusMetric>| {
+    let one = async |metric: &hpa::Metric, prometheus_metric: &Option<Arc<PrometheusMetric>>| {
         match prometheus_metric {
             Some(metric) => {
                 let queries = ctx.pod_queries.load();
@@ -144,7 +145,7 @@ impl Gathered {
 /// unknown. A metric that could not be read leaves the condition as it is.
 pub fn note_types(
     gathered: &[Gathered],
-    metrics: &[Option<PrometheusMetric>],
+    metrics: &[Option<Arc<PrometheusMetric>>],
     status: &mut Status,
     now: UnixMillis,
 ) {
@@ -156,7 +157,7 @@ pub fn note_types(
             Gathered::Total(Ok(total)) => total.type_warning,
             Gathered::Fetched(_) => None,
         };
-        warnings.extend(metric.as_ref().zip(warning));
+        warnings.extend(metric.as_deref().zip(warning));
     }
     // A metric that looks like a counter comes first.
     warnings.sort_by_key(|(_, warning)| *warning != TypeWarning::LooksLikeCounter);

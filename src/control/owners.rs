@@ -195,7 +195,7 @@ pub fn foreign<'a>(
         let Some(owner) = &pod.owner else { return false };
         match &*target.kind {
             "Deployment" => {
-                let hash = pod.labels.get("pod-template-hash").map(String::as_str);
+                let hash = pod.labels.get("pod-template-hash");
                 let rest = owner.name.strip_prefix(&target.name);
                 let rest = rest.and_then(|rest| rest.strip_prefix('-'));
                 owner.kind == "ReplicaSet" && rest.is_some() && (hash.is_none() || rest == hash)

@@ -230,7 +230,9 @@ async fn invalid(
     rest(ctx, autoscaler, state);
     let term = token.map(FencingToken::term);
     let written = match &state.written {
-        Some(written) if Some(written.term) == term => Some((*written.status).clone()),
+        Some(written) if Some(written.term) == term => {
+            ctx.live.get(autoscaler).and_then(|text| serde_json::from_str(&text).ok())
+        }
         // Another replica may have written it since.
         _ if token.is_none() => None,
         _ => match status::read_as::<AutoscalerStatus>(&ctx.client, autoscaler).await {
@@ -317,6 +319,9 @@ async fn evaluate_and_apply(
 ) -> SyncResult {
     let scaling = &*with_min_replicas_floor(&ctx.settings.hpa_config, scaling);
     state.follow_target(&scaling.spec.target, ctx.clock.wall_ms());
+    if token.is_none() && follower::looked(ctx, autoscaler, &scaling.spec, state).await {
+        return SyncResult::Followed;
+    }
     let mut attempt = 0;
     loop {
         attempt += 1;

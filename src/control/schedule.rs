@@ -1,5 +1,6 @@
 //! When each autoscaler is evaluated next.
 
+use crate::time::UnixMillis;
 use crate::watch::AutoscalerRef;
 use std::collections::{BTreeSet, HashMap};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -215,6 +216,19 @@ impl Phases {
     }
 }
 
+/// In one of how many periods a replica that does not lead asks for metrics.
+const FOLLOWED: u32 = 4;
+/// How long such periods are together at most.
+const MAX_TURN: Duration = Duration::from_secs(60);
+
+/// The number of the turn that an evaluation belongs to, which was due at a time of this process's clock: a replica that
+/// does not lead asks for metrics once in each. Those of one period have common turns, so that their queries stay one
+/// batch. None if each evaluation asks.
+pub fn turn(period: Duration, due: UnixMillis) -> Option<i64> {
+    let turn = (period * FOLLOWED).min(MAX_TURN);
+    (turn > period).then(|| due.div_euclid(turn.as_millis() as i64))
+}
+
 /// The fraction of a duration that a hash stands for.
 fn fraction_of(time: Duration, hash: u64) -> Duration {
     time.mul_f64(hash as f64 / 2_f64.powi(64))
@@ -373,5 +387,17 @@ mod tests {
             schedule.set(key("a"), start + Duration::from_secs(3_600 + second));
         }
         assert_eq!((schedule.len(), schedule.order.len()), (1, 1));
+    }
+
+    #[test]
+    fn a_turn_is_some_periods_and_a_minute_at_most() {
+        let turns = |period: u64| -> Vec<Option<i64>> {
+            let due = |n: u64| i64::try_from(n * period * 1000).unwrap();
+            (0..8).map(|n| turn(Duration::from_secs(period), due(n))).collect()
+        };
+        assert_eq!(turns(15), [0, 0, 0, 0, 1, 1, 1, 1].map(Some));
+        assert_eq!(turns(1), turns(15));
+        assert_eq!(turns(30), [0, 0, 1, 1, 2, 2, 3, 3].map(Some));
+        assert_eq!((turns(60), turns(3_600)), (vec![None; 8], vec![None; 8]));
     }
 }

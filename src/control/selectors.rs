@@ -5,10 +5,10 @@ use super::owners::Owned;
 use super::targets::Target;
 use crate::crd::SelectionStrategy;
 use crate::hpa::{self, Pod, Selected, TargetRef};
-use crate::k8s::Selector;
 use crate::k8s::selector::{Operator, Requirement};
+use crate::k8s::{LabelSet, Selector};
 use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, Index, PodRecord};
-use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The selectors of a cluster's autoscalers, by namespace. Each namespace has its own lock, so that a
@@ -42,7 +42,25 @@ struct Required {
 #[derive(Default)]
 struct Users {
     count: usize,
-    found: BTreeSet<AutoscalerRef>,
+    /// In their order: of most labels with a value there is one.
+    found: Vec<AutoscalerRef>,
+}
+
+impl Users {
+    fn insert(&mut self, autoscaler: &AutoscalerRef) {
+        if let Err(place) = self.found.binary_search(autoscaler) {
+            if self.found.is_empty() {
+                self.found.reserve_exact(1);
+            }
+            self.found.insert(place, autoscaler.clone());
+        }
+    }
+
+    fn remove(&mut self, autoscaler: &AutoscalerRef) {
+        if let Ok(place) = self.found.binary_search(autoscaler) {
+            self.found.remove(place);
+        }
+    }
 }
 
 /// The label and values that a requirement demands of a pod; none if it demands an absence.
@@ -99,9 +117,7 @@ impl NamespaceSelectors {
         match rarest.and_then(|(_, requirement)| demanded(requirement)) {
             Some((label, values)) => {
                 let required = self.required.entry(label.to_owned()).or_default();
-                required.visit(values, |users| {
-                    users.found.insert(autoscaler.clone());
-                });
+                required.visit(values, |users| users.insert(autoscaler));
             }
             None => {
                 self.others.insert(autoscaler.clone());
@@ -117,7 +133,7 @@ impl NamespaceSelectors {
             let Some(required) = self.required.get_mut(label) else { continue };
             required.visit(values, |users| {
                 users.count = users.count.saturating_sub(1);
-                users.found.remove(autoscaler);
+                users.remove(autoscaler);
             });
             if required.is_unused() {
                 self.required.remove(label);
@@ -126,8 +142,8 @@ impl NamespaceSelectors {
     }
 
     /// The autoscalers whose selectors may match one of these pods.
-    fn candidates(&self, pods: &[&BTreeMap<String, String>]) -> BTreeSet<&AutoscalerRef> {
-        let labels: HashSet<(&String, &String)> = pods.iter().copied().flatten().collect();
+    fn candidates(&self, pods: &[&LabelSet]) -> BTreeSet<&AutoscalerRef> {
+        let labels: HashSet<(&str, &str)> = pods.iter().flat_map(|labels| labels.iter()).collect();
         let mut candidates: BTreeSet<&AutoscalerRef> = self.others.iter().collect();
         for (label, value) in labels {
             let Some(required) = self.required.get(label) else { continue };
@@ -155,7 +171,7 @@ impl Selectors {
         &self,
         autoscaler: &AutoscalerRef,
         selector: &Selector,
-        pods: &[&BTreeMap<String, String>],
+        pods: &[&LabelSet],
         counts: impl Fn(&AutoscalerRef) -> bool,
     ) -> Vec<AutoscalerRef> {
         let namespace = {
@@ -196,7 +212,7 @@ impl Selectors {
             return selection(Ok(()), pods, Vec::new());
         }
         // Pods of one template share one label set.
-        let mut labels: Vec<&BTreeMap<String, String>> = Vec::new();
+        let mut labels: Vec<&LabelSet> = Vec::new();
         for (_, pod) in &pods {
             if labels.last().is_none_or(|last| !std::ptr::eq(*last, &*pod.labels)) {
                 labels.push(&pod.labels);
@@ -303,12 +319,12 @@ mod tests {
         let autoscaler = |name: &str| {
             AutoscalerRef::autoscaler(ObjectKey { namespace: "shop".into(), name: name.into() })
         };
-        let labels = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        let labels = |pairs: &[(&str, &str)]| -> LabelSet {
             pairs.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect()
         };
         let (web, api) = (labels(&[("app", "web"), ("tier", "a")]), labels(&[("app", "api")]));
         let selectors = Selectors::default();
-        let claim = |name: &str, selector: &str, pods: &[&BTreeMap<String, String>]| {
+        let claim = |name: &str, selector: &str, pods: &[&LabelSet]| {
             let found =
                 selectors.claim(&autoscaler(name), &selector.parse().unwrap(), pods, |_| true);
             found.into_iter().map(|autoscaler| autoscaler.key.name).collect::<Vec<_>>()

@@ -59,7 +59,7 @@ fn shadow_status(rules: &Rules, leads: bool, record: &HpaRecord) -> ShadowStatus
         () if !leads => ShadowStatus::NoLeader,
         () if !watched => ShadowStatus::NoScale,
         () if !metrics.all(|(metric, prometheus_metric)| {
-            is_served(rules, metric, prometheus_metric.as_ref())
+            is_served(rules, metric, prometheus_metric.as_deref())
         }) =>
         {
             ShadowStatus::NoMetrics

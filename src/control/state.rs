@@ -12,7 +12,7 @@ use super::targets::Target;
 use super::warnings::Warnings;
 use super::zero;
 use crate::hpa::{
-    self, ConditionKind, Decision, Recommendation, ScalingHistory, Spec, Status, TargetRef,
+    self, ConditionKind, Context, Decision, Recommendation, ScalingHistory, Spec, Status, TargetRef,
 };
 use crate::samples::QueryHandle;
 use crate::time::UnixMillis;
@@ -43,6 +43,8 @@ pub struct AutoscalerState {
     pub is_first_in_term: bool,
     /// Whether no evaluation in that term has read the scale from the API server yet.
     is_unread_in_term: bool,
+    /// Whether no status was written or found written in that term yet.
+    pub is_unsaid_in_term: bool,
     /// Whether a workload that was scaled to zero may have replicas by now, whatever the watch shows.
     pub is_zero_in_doubt: bool,
     /// When the last evaluation was, by the clock of this process.
@@ -81,6 +83,10 @@ pub struct AutoscalerState {
     pub account: Account,
     /// What the last decision was based on.
     pub described: Option<Described>,
+    /// The turn of this evaluation.
+    pub turn: Option<i64>,
+    /// The turn in which a replica that does not lead last read all metrics, and the replicas, if it was at rest then.
+    pub followed: Option<(i64, i32)>,
     /// The UID of the object: a recreated object starts without history.
     pub uid: String,
 }
@@ -108,6 +114,26 @@ impl AutoscalerState {
         let is_repeated =
             |one: &&RepeatedQueries| one.read.is_some_and(|read| read.elapsed() < MAX_REPEATED);
         self.queries.iter().filter(is_repeated).flat_map(|one| &one.queries)
+    }
+
+    /// Those of the next one, in a lease term or without.
+    pub fn next_queries(&self, term: Option<u64>) -> impl Iterator<Item = &QueryHandle> {
+        self.queries().filter(move |_| term.is_some() || self.followed_at().is_none())
+    }
+
+    /// The replicas at which a replica that does not lead has read its metrics in this turn, at rest.
+    pub fn followed_at(&self) -> Option<i32> {
+        self.followed.filter(|(turn, _)| Some(*turn) == self.turn).map(|(_, replicas)| replicas)
+    }
+
+    /// Whether a decision at these replicas needs no history: all recommendations within its windows keep them.
+    pub fn is_at_rest(&self, context: Context<'_>, replicas: i32, now: UnixMillis) -> bool {
+        let longest = context.windows().into_iter().max().unwrap_or(0);
+        let (bounds, recommendations) = (context.bounds, &self.history.recommendations);
+        let keeps = |one: &Recommendation| {
+            now - one.time > longest || one.replicas.max(bounds.min).min(bounds.max) == replicas
+        };
+        self.withheld.is_none() && recommendations.iter().all(keeps)
     }
 
     /// The hash of the shape of its first query.
@@ -189,7 +215,7 @@ impl AutoscalerState {
     /// Begins a lease term, or evaluations without one, with the status of the object.
     pub fn begin(&mut self, uid: &str, term: Option<u64>, status: Status) {
         if self.uid != uid {
-            *self = Self { uid: uid.to_owned(), ..Self::default() };
+            *self = Self { uid: uid.to_owned(), turn: self.turn, ..Self::default() };
         }
         self.status = status;
         if let Some(written) = &mut self.written {
@@ -198,6 +224,7 @@ impl AutoscalerState {
         let leads = term.is_some();
         (self.is_first_in_term, self.is_unread_in_term, self.is_zero_in_doubt) =
             (leads, leads, leads);
+        self.is_unsaid_in_term = leads;
         self.warnings.begin_term();
         self.zero_pending_since = None;
         self.term = term;

@@ -2,7 +2,7 @@
 
 use super::requests::within;
 use super::schedules;
-use crate::crd::{Autoscaler, AutoscalerSpec, AutoscalerStatus};
+use crate::crd::{Autoscaler, AutoscalerSpec, AutoscalerStatus, StatusDigest};
 use crate::hpa::ConditionKind;
 use crate::hpa::{
     self, Current, MetricSource, ResourceTarget, ScalarTarget, Spec, Status, render_status,
@@ -13,9 +13,7 @@ use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use k8s_openapi::api::autoscaling::v2::{
     HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus,
-    MetricStatus, MetricValueStatus,
 };
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
@@ -148,11 +146,12 @@ fn quantity(milli: i64) -> String {
     Quantity::from_milli(milli).to_string()
 }
 
-/// The status that was written last.
+/// What was written last.
 pub struct LastWrite {
-    pub status: Arc<AutoscalerStatus>,
+    /// The digest of the status.
+    digest: StatusDigest,
     /// When it was written.
-    pub at: Instant,
+    at: Instant,
     /// In which lease term.
     pub term: u64,
     /// When it was last compared with the object; none to compare it in the next evaluation.
@@ -166,10 +165,10 @@ const MIN_RELATIVE_CHANGE: f64 = 0.1;
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 
 impl LastWrite {
-    /// A status that is written now, in a lease term.
-    pub fn now(status: Arc<AutoscalerStatus>, term: u64) -> Self {
+    /// A status that is written now, or is found written, in a lease term.
+    pub fn now(digest: StatusDigest, term: u64) -> Self {
         let now = Instant::now();
-        Self { status, at: now, term, compared: Some(now) }
+        Self { digest, at: now, term, compared: Some(now) }
     }
 
     /// Makes the next evaluation compare it with the object.
@@ -179,73 +178,72 @@ impl LastWrite {
 
     /// Whether another writer changed or removed it, according to the watch cache. Compared every
     /// [`COMPARE_INTERVAL`], because the watch may be behind for a while.
-    pub fn was_overwritten(&mut self, of_object: impl FnOnce() -> Option<Status>) -> bool {
+    pub fn was_overwritten(&mut self, of_object: impl FnOnce() -> Option<StatusDigest>) -> bool {
         if self.compared.is_some_and(|at| at.elapsed() < COMPARE_INTERVAL) {
             return false;
         }
         self.compared = Some(Instant::now());
-        let AutoscalerStatus { last_scale_time, current_replicas, desired_replicas, .. } =
-            &*self.status;
-        let written = Status::from_api(&HorizontalPodAutoscalerStatus {
-            last_scale_time: last_scale_time.clone(),
-            current_replicas: *current_replicas,
-            desired_replicas: desired_replicas.unwrap_or(0),
-            conditions: Some(self.status.conditions.iter().flatten().map(of_hpa).collect()),
-            ..Default::default()
-        });
-        of_object().is_some_and(|shown| shown != written)
+        of_object().is_some_and(|shown| shown.decision != self.digest.decision)
     }
 
     /// Whether another status is worth a write: at once if anything but metric values changed; for
     /// metric values if one changed by a tenth and `interval` has passed.
-    pub fn is_outdated_by(&self, shown: &AutoscalerStatus, interval: Duration) -> bool {
-        if decision_fields(&self.status) != decision_fields(shown) {
+    pub fn is_outdated_by(&self, shown: &StatusDigest, interval: Duration) -> bool {
+        if self.digest.decision != shown.decision {
             return true;
         }
-        let (before, now) = (metric_values(&self.status), metric_values(shown));
+        let (before, now) = (&self.digest.values, &shown.values);
         // A metric came or went.
         if before.len() != now.len() {
             return true;
         }
         let changed =
             |(before, now): (&f64, &f64)| (before - now).abs() > before.abs() * MIN_RELATIVE_CHANGE;
-        self.at.elapsed() >= interval && before.iter().zip(&now).any(changed)
+        self.at.elapsed() >= interval && before.iter().zip(now).any(changed)
     }
 }
 
-/// The fields of a status that a decision sets: all except metric values.
-fn decision_fields(status: &AutoscalerStatus) -> impl PartialEq + use<'_> {
-    let AutoscalerStatus {
-        reference,
-        targets: _,
-        schedule,
-        observed_generation,
-        last_scale_time,
-        current_replicas,
-        desired_replicas,
-        current_metrics: _,
-        conditions,
-    } = status;
-    let replicas = (current_replicas, desired_replicas);
-    (reference, schedule, observed_generation, last_scale_time, replicas, conditions)
+/// A status as JSON, which is kept until it is written.
+pub fn text(status: &AutoscalerStatus) -> Arc<str> {
+    serde_json::to_string(status).expect("a status has only names as keys").into()
 }
 
-/// The metric values of a status.
-fn metric_values(status: &AutoscalerStatus) -> Vec<f64> {
-    let quantity = |quantity: &ApiQuantity| Some(quantity.0.parse::<Quantity>().ok()?.as_f64());
-    let of = |value: &MetricValueStatus| {
-        let average = || value.average_value.as_ref().and_then(quantity);
-        value.value.as_ref().and_then(quantity).or_else(average)
+/// The digest of a status as it is written to an object of a kind.
+pub fn digest(kind: AutoscalerKind, status: &AutoscalerStatus) -> StatusDigest {
+    match kind {
+        AutoscalerKind::Autoscaler => status.digest(),
+        AutoscalerKind::Hpa => digest_of_hpa(&HorizontalPodAutoscalerStatus {
+            observed_generation: status.observed_generation,
+            last_scale_time: status.last_scale_time.clone(),
+            current_replicas: status.current_replicas,
+            desired_replicas: status.desired_replicas.unwrap_or(0),
+            current_metrics: status.current_metrics.clone(),
+            conditions: Some(status.conditions.iter().flatten().map(of_hpa).collect()),
+        }),
+    }
+}
+
+/// The digest of the status of a native HPA.
+pub fn digest_of_hpa(status: &HorizontalPodAutoscalerStatus) -> StatusDigest {
+    let condition = |of: HorizontalPodAutoscalerCondition| Condition {
+        type_: of.type_,
+        status: of.status,
+        observed_generation: None,
+        last_transition_time: of.last_transition_time.unwrap_or(hpa::object_time(0)),
+        reason: of.reason.unwrap_or_default(),
+        message: of.message.unwrap_or_default(),
     };
-    let metric = |metric: &MetricStatus| {
-        let pods = metric.pods.as_ref().map(|metric| &metric.current);
-        pods.or(metric.resource.as_ref().map(|metric| &metric.current))
-            .or(metric.container_resource.as_ref().map(|metric| &metric.current))
-            .or(metric.object.as_ref().map(|metric| &metric.current))
-            .or(metric.external.as_ref().map(|metric| &metric.current))
-            .and_then(of)
+    let HorizontalPodAutoscalerStatus { conditions, current_metrics, .. } = status;
+    let shown = AutoscalerStatus {
+        observed_generation: status.observed_generation,
+        last_scale_time: status.last_scale_time.clone(),
+        current_replicas: Some(status.current_replicas.unwrap_or(0)),
+        desired_replicas: Some(status.desired_replicas),
+        current_metrics: current_metrics.clone(),
+        conditions: Some(conditions.iter().flatten().cloned().map(condition).collect()),
+        ..AutoscalerStatus::default()
     };
-    status.current_metrics.iter().flatten().filter_map(metric).collect()
+    shown.digest()
 }
 
 /// The API resource of an autoscaler.
@@ -283,9 +281,9 @@ pub async fn write(
     token: &FencingToken,
     autoscaler: &AutoscalerRef,
     uid: &str,
-    status: &AutoscalerStatus,
+    text: &str,
 ) -> Result<bool, kube::Error> {
-    let mut value = json!(status);
+    let mut value: Value = serde_json::from_str(text).map_err(kube::Error::SerdeError)?;
     if let (AutoscalerKind::Hpa, Some(fields)) = (autoscaler.kind, value.as_object_mut()) {
         fields.remove("reference");
         fields.remove("targets");
@@ -345,22 +343,22 @@ mod tests {
             ..Default::default()
         };
         let (hour, never) = (Duration::from_secs(3600), Duration::ZERO);
-        let written = LastWrite::now(Arc::new(status("10", 3)), 1);
-        assert!(!written.is_outdated_by(&status("10", 3), never));
-        assert!(!written.is_outdated_by(&status("10900m", 3), never));
-        assert!(written.is_outdated_by(&status("11100m", 3), never));
-        assert!(!written.is_outdated_by(&status("20", 3), hour));
-        assert!(written.is_outdated_by(&status("10", 4), hour));
+        let written = LastWrite::now(status("10", 3).digest(), 1);
+        assert!(!written.is_outdated_by(&status("10", 3).digest(), never));
+        assert!(!written.is_outdated_by(&status("10900m", 3).digest(), never));
+        assert!(written.is_outdated_by(&status("11100m", 3).digest(), never));
+        assert!(!written.is_outdated_by(&status("20", 3).digest(), hour));
+        assert!(written.is_outdated_by(&status("10", 4).digest(), hour));
         let failed = AutoscalerStatus { current_metrics: None, ..status("10", 3) };
-        assert!(written.is_outdated_by(&failed, hour));
+        assert!(written.is_outdated_by(&failed.digest(), hour));
     }
 
     #[test]
     fn a_status_that_another_writer_removed_is_detected_at_the_next_comparison() {
         let shown = AutoscalerStatus { current_replicas: Some(3), ..Default::default() };
-        let as_written = || Some(Status { current_replicas: 3, ..Status::default() });
-        let wiped = || Some(Status::default());
-        let mut written = LastWrite::now(Arc::new(shown), 1);
+        let as_written = || Some(shown.digest());
+        let wiped = || Some(AutoscalerStatus::default().digest());
+        let mut written = LastWrite::now(shown.digest(), 1);
         assert!(!written.was_overwritten(wiped), "the watch may be behind");
         for (shows, overwritten) in [(wiped(), true), (as_written(), false), (None, false)] {
             written.compare_soon();
@@ -381,10 +379,11 @@ mod tests {
             conditions: Some(conditions(&status, Some(7))),
             ..Default::default()
         };
-        let read = serde_json::from_value(json!(rendered)).expect("a status");
-        let mut written = LastWrite::now(Arc::new(rendered), 1);
-        written.compare_soon();
-        assert!(!written.was_overwritten(|| Some(Status::from_api(&read))));
+        let read: AutoscalerStatus = serde_json::from_value(json!(rendered)).expect("a status");
+        assert_eq!(read.digest(), rendered.digest());
+        let of_hpa: HorizontalPodAutoscalerStatus =
+            serde_json::from_value(json!(rendered)).expect("a status");
+        assert_eq!(digest_of_hpa(&of_hpa), digest(AutoscalerKind::Hpa, &rendered));
     }
 
     #[test]

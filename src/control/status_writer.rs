@@ -2,7 +2,7 @@
 
 use super::events::Events;
 use super::requests::{backoff, is_transient, message};
-use super::status::write;
+use super::status::{text, write};
 use crate::crd::AutoscalerStatus;
 use crate::hpa::{Event, EventKind};
 use crate::kube_error::worded;
@@ -49,7 +49,8 @@ struct Queue {
 struct PendingStatus {
     token: FencingToken,
     uid: String,
-    status: Arc<AutoscalerStatus>,
+    /// As JSON.
+    status: Arc<str>,
 }
 
 /// How a write ended, for the rate of the next ones.
@@ -90,7 +91,7 @@ impl StatusWriter {
         token: &FencingToken,
         autoscaler: &AutoscalerRef,
         uid: &str,
-        status: Arc<AutoscalerStatus>,
+        status: Arc<str>,
     ) {
         let mut queue = self.queue();
         let status = PendingStatus { token: token.clone(), uid: uid.to_owned(), status };
@@ -123,7 +124,7 @@ impl StatusWriter {
         while !begins() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let written = write(&self.0.client, token, autoscaler, uid, status).await;
+        let written = write(&self.0.client, token, autoscaler, uid, &text(status)).await;
         {
             let mut queue = self.queue();
             queue.in_flight.remove(autoscaler);
@@ -280,12 +281,16 @@ mod tests {
         StatusWriter::new(client.clone(), events, Gauge::default())
     }
 
+    fn empty() -> Arc<str> {
+        text(&AutoscalerStatus::default())
+    }
+
     #[tokio::test]
     async fn a_status_is_written_to_the_object_with_its_uid() {
         let (client, log) = fake::api(|request| (200, request.object()));
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
-        writer.put(&token, &web, "uid-1", Arc::default());
+        writer.put(&token, &web, "uid-1", empty());
         let running = writer.clone();
         let run = tokio::spawn(async move { running.run().await });
         writer.finish().await;
@@ -300,8 +305,8 @@ mod tests {
     async fn fields_that_a_status_no_longer_has_are_removed_from_the_object() {
         let (client, log) = fake::api(|request| (200, request.object()));
         let token = fake::fencing_token(&client);
-        let status = AutoscalerStatus::default();
-        assert!(write(&client, &token, &fake::autoscaler("web"), "u", &status).await.unwrap());
+        let web = fake::autoscaler("web");
+        assert!(write(&client, &token, &web, "u", &empty()).await.unwrap());
         // It takes the place of the whole old one.
         let whole = json!({"op": "add", "path": "/status", "value": {}});
         assert_eq!(log.of("PATCH")[0].body[1], whole);
@@ -320,7 +325,7 @@ mod tests {
             let (client, _) = fake::api(move |_| (code, refusal.clone()));
             let (token, writer) = (fake::fencing_token(&client), writer(&client));
             let web = fake::autoscaler("web");
-            writer.put(&token, &web, "u", Arc::default());
+            writer.put(&token, &web, "u", empty());
             writer.write(writer.take().expect("it waits")).await;
             assert_eq!(!writer.has(&web), is_dropped);
             // What rests on a status must not be done without it.
@@ -334,7 +339,7 @@ mod tests {
         let (client, log) = fake::api(|request| (200, request.object()));
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
-        writer.put(&token, &web, "uid-1", Arc::default());
+        writer.put(&token, &web, "uid-1", empty());
         writer.forget(&web);
         let running = writer.clone();
         let run = tokio::spawn(async move { running.run().await });
@@ -350,7 +355,7 @@ mod tests {
         let web = fake::autoscaler("web");
         let put = |desired: i32| {
             let status = AutoscalerStatus { desired_replicas: Some(desired), ..Default::default() };
-            writer.put(&token, &web, "u", Arc::new(status));
+            writer.put(&token, &web, "u", text(&status));
         };
         put(1);
         writer.record(&token, &web, "u", &AutoscalerStatus::default()).await.unwrap();
@@ -376,7 +381,7 @@ mod tests {
         let (lines, _guard) = crate::fake::LogLines::keep();
         for number in 0..1_000 {
             let autoscaler = fake::autoscaler(&format!("web-{number}"));
-            writer.put(&token, &autoscaler, "u", Arc::default());
+            writer.put(&token, &autoscaler, "u", empty());
         }
         let running = writer.clone();
         let run = tokio::spawn(async move { running.run().await });
@@ -399,7 +404,7 @@ mod tests {
         });
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         for name in ["bad", "good"] {
-            writer.put(&token, &fake::autoscaler(name), "u", Arc::default());
+            writer.put(&token, &fake::autoscaler(name), "u", empty());
         }
         let running = writer.clone();
         let run = tokio::spawn(async move { running.run().await });

@@ -3,15 +3,13 @@
 
 use super::context::ControllerContext;
 use super::state::AutoscalerState;
-use super::status::{LastWrite, conditions, set_ready};
-use crate::crd::AutoscalerStatus;
-use crate::hpa::Status;
+use super::status::{LastWrite, conditions, digest, digest_of_hpa, set_ready, text};
+use crate::crd::{AutoscalerStatus, StatusDigest};
 use crate::leader::FencingToken;
 use crate::watch::{AutoscalerKind, AutoscalerRef};
-use std::sync::Arc;
 
 /// Sets the live status, and queues a write if this replica leads and the status written last is
-/// outdated or was overwritten by another writer.
+/// outdated or was overwritten by another writer. What the object says already is not written again by a new leader.
 pub fn update_status(
     ctx: &ControllerContext,
     token: Option<&FencingToken>,
@@ -23,31 +21,39 @@ pub fn update_status(
         set_ready(&mut state.status, ctx.clock.wall_ms());
         status.conditions = Some(conditions(&state.status, status.observed_generation));
     }
-    let status = Arc::new(status);
-    ctx.live.set(autoscaler, status.clone());
+    let text = text(&status);
+    ctx.live.set(autoscaler, text.clone());
     let Some(token) = token else { return };
-    let interval = ctx.settings.status_interval;
-    let of_object = || {
-        ctx.cluster.read(|index| match autoscaler.kind {
-            AutoscalerKind::Autoscaler => {
-                index.autoscaler(&autoscaler.key).map(|now| now.status.clone())
-            }
-            AutoscalerKind::Hpa => {
-                index.hpa(&autoscaler.key).map(|now| Status::from_api(&now.status))
-            }
-        })
-    };
+    let (interval, shown) = (ctx.settings.status_interval, digest(autoscaler.kind, &status));
+    let is_pending = ctx.statuses.has(autoscaler);
+    if std::mem::take(&mut state.is_unsaid_in_term) && !is_pending {
+        let found = of_object(ctx, autoscaler).map(|found| LastWrite::now(found, token.term()));
+        if let Some(found) = found.filter(|found| !found.is_outdated_by(&shown, interval)) {
+            state.written = Some(found);
+            return;
+        }
+    }
     let is_outdated = match &mut state.written {
         Some(written) => {
             // Whether it is written again or equal: it is of this term.
             written.term = token.term();
-            written.is_outdated_by(&status, interval)
-                || (!ctx.statuses.has(autoscaler) && written.was_overwritten(of_object))
+            written.is_outdated_by(&shown, interval)
+                || (!is_pending && written.was_overwritten(|| of_object(ctx, autoscaler)))
         }
         None => true,
     };
     if is_outdated {
-        ctx.statuses.put(token, autoscaler, &state.uid, status.clone());
-        state.written = Some(LastWrite::now(status, token.term()));
+        ctx.statuses.put(token, autoscaler, &state.uid, text);
+        state.written = Some(LastWrite::now(shown, token.term()));
     }
+}
+
+/// The digest of the status that the object has, according to the watch.
+fn of_object(ctx: &ControllerContext, autoscaler: &AutoscalerRef) -> Option<StatusDigest> {
+    ctx.cluster.read(|index| match autoscaler.kind {
+        AutoscalerKind::Autoscaler => {
+            index.autoscaler(&autoscaler.key).map(|now| now.digest.clone())
+        }
+        AutoscalerKind::Hpa => index.hpa(&autoscaler.key).map(|now| digest_of_hpa(&now.status)),
+    })
 }

@@ -20,7 +20,7 @@ pub use schema::{
     custom_resource_definition, custom_resource_definitions_yaml, metric_rule_definition,
 };
 pub use short_metrics::{CustomMetric, ResourceMetric};
-pub use status::{AutoscalerStatus, ScheduleStatus, ScheduleWindow};
+pub use status::{AutoscalerStatus, ScheduleStatus, ScheduleWindow, StatusDigest};
 
 #[cfg(test)]
 mod tests;

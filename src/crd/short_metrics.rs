@@ -195,7 +195,8 @@ impl CustomMetric {
         let Self { per, average_value, value, activation, on_empty, .. } = self;
         check_target("averageValue", average_value.as_ref())?;
         check_target("value", value.as_ref())?;
-        let mut names = self.labels.iter().flatten().map(|(name, _)| name.chars().count());
+        let mut names =
+            self.labels.iter().flat_map(LabelSet::iter).map(|(name, _)| name.chars().count());
         if names.any(|characters| !(1..=128).contains(&characters)) {
             return Err("labels: a label name must have 1 to 128 characters".to_owned());
         }
@@ -243,7 +244,7 @@ impl CustomMetric {
         let metric = MetricIdentifier {
             name: generated_name(&self.metric_name, labels, namespace, autoscaler),
             selector: labels.map(|labels| LabelSelector {
-                match_labels: Some(labels.clone()),
+                match_labels: Some(labels.to_map()),
                 match_expressions: None,
             }),
         };

@@ -2,10 +2,9 @@
 
 use super::schedule::Bounds;
 use super::{Requests, Spec};
-use crate::k8s::Quantity;
-use crate::k8s::Selector;
+use crate::k8s::{LabelSet, Quantity, Selector};
 use crate::time::UnixMillis;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashMap};
 
 /// The flags of the HPA controller.
 #[derive(Clone, Copy, Debug, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -361,13 +360,11 @@ pub fn resource_usage<'a>(
 /// The autoscalers whose selectors match any of these pods, sorted. If there are several,
 /// the selector is ambiguous, and none of them may decide.
 pub fn selecting_autoscalers<'a, Name: Ord>(
-    pod_labels: &[&BTreeMap<String, String>],
+    pod_labels: &[&LabelSet],
     autoscalers: impl IntoIterator<Item = (Name, &'a Selector)>,
 ) -> Vec<Name> {
     let selects = |selector: &Selector| {
-        let one = |labels: &&BTreeMap<String, String>| {
-            selector.matches(|key| labels.get(key).map(String::as_str))
-        };
+        let one = |labels: &&LabelSet| selector.matches(|key| labels.get(key));
         pod_labels.iter().any(one)
     };
     let selecting = autoscalers.into_iter().filter(|(_, selector)| selects(selector));

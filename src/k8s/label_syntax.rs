@@ -1,10 +1,6 @@
-//! Sets of labels, and the syntax of their keys and values.
+//! The syntax of the keys and values of labels.
 
 use super::selector_error::{ParseSelectorError, error};
-use std::collections::BTreeMap;
-
-/// A set of labels: of a metric, a pod or a node.
-pub type LabelSet = BTreeMap<String, String>;
 
 const NAME_RULE: &str = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
 

@@ -3,6 +3,7 @@
 //! Error texts are those of `k8s.io/apimachinery/pkg/labels`, as they
 //! reach users in conditions and events.
 
+use super::label_set::LabelSet;
 use super::label_syntax::{validate_key, validate_value};
 pub use super::selector_error::ParseSelectorError;
 use super::selector_error::error;
@@ -143,7 +144,7 @@ impl Selector {
 
     /// The value that each label must have, if every requirement is an
     /// equality with one value; otherwise none.
-    pub fn as_equalities(&self) -> Option<BTreeMap<String, String>> {
+    pub fn as_equalities(&self) -> Option<LabelSet> {
         self.requirements
             .iter()
             .map(|requirement| match (requirement.operator, requirement.values.as_slice()) {

@@ -17,6 +17,8 @@ use tokio::time::{Instant, timeout};
 pub struct Ledger(Arc<Shared>);
 
 struct Shared {
+    /// Without any nothing is kept.
+    max_bytes: usize,
     state: Mutex<State>,
     /// The resource version, for those who watch.
     changes: watch::Sender<u64>,
@@ -26,7 +28,6 @@ struct Shared {
 
 struct State {
     content: Content,
-    max_bytes: usize,
     role: Role,
     /// How many roles there were: what is meant for another one comes too late.
     epoch: u64,
@@ -85,6 +86,9 @@ pub struct Versions {
 /// This replica does not know what the leader knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Behind {
+    /// Nobody is to keep decisions.
+    #[error("decisions are not kept: --decision-ledger-bytes is 0")]
+    Off,
     /// It never did.
     #[error("this replica does not have the leader's decisions yet; try again")]
     NotCopied,
@@ -116,12 +120,11 @@ const VERSION_TIMEOUT: Duration = Duration::from_secs(3);
 const ARRIVAL_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Ledger {
-    /// An empty ledger of at most `max_bytes`, which began at `now`.
+    /// An empty ledger of at most `max_bytes`, which began at `now`. One of no bytes keeps nothing, and copies nothing.
     pub fn new(max_bytes: usize, now: UnixMillis) -> Self {
         let version = first_version(now);
         let state = State {
             content: Content::new(version, now, max_bytes),
-            max_bytes,
             role: Role::Follows,
             epoch: 0,
             synced: None,
@@ -129,7 +132,12 @@ impl Ledger {
             awaited: None,
         };
         let (changes, closed) = (watch::Sender::new(version), watch::Sender::new(false));
-        Self(Arc::new(Shared { state: Mutex::new(state), changes, closed }))
+        Self(Arc::new(Shared { max_bytes, state: Mutex::new(state), changes, closed }))
+    }
+
+    /// Whether it keeps decisions.
+    pub fn is_on(&self) -> bool {
+        self.0.max_bytes > 0
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -174,7 +182,7 @@ impl Ledger {
 
     /// Whether decisions of other leaders are missing, of whom one led until then: a replica that has them leads better.
     pub fn lacks(&self, led_until: Option<Instant>) -> bool {
-        self.state().lacks(led_until)
+        self.is_on() && self.state().lacks(led_until)
     }
 
     /// Another replica leads: what it decides is not here yet.
@@ -205,21 +213,20 @@ impl Ledger {
 
     fn edit(&self, change: impl FnOnce(&mut Content)) {
         let mut state = self.state();
-        let max_bytes = state.max_bytes;
-        if let Role::Leads = state.role {
+        if matches!(state.role, Role::Leads) && self.is_on() {
             change(&mut state.content);
-            state.content.make_room(max_bytes, true);
+            state.content.make_room(self.0.max_bytes, true);
         }
         let version = state.content.changes.version();
         drop(state);
         self.changed(version);
     }
 
-    /// A copy of the ledger of a leader begins; none while this replica leads. What there is, is replaced as it comes,
+    /// A copy of the ledger of a leader begins; none while this replica leads, or nothing is kept. What there is, is replaced as it comes,
     /// so that nothing is missing meanwhile, also if this replica has to lead before it is complete.
     pub fn begin_copy(&self) -> Option<CopyId> {
         let mut state = self.state();
-        if let Role::Leads = state.role {
+        if matches!(state.role, Role::Leads) || !self.is_on() {
             return None;
         }
         state.begin(Role::Copies(Copying::default()));
@@ -312,7 +319,7 @@ impl Ledger {
         change: impl FnOnce(&mut Content, Option<&mut Copying>) -> T,
     ) -> Result<T, CopyError> {
         let mut state = self.state();
-        let State { content, max_bytes, role, epoch, synced, heard, .. } = &mut *state;
+        let State { content, role, epoch, synced, heard, .. } = &mut *state;
         if *epoch != id.0 {
             return Err(CopyError::Superseded);
         }
@@ -325,7 +332,7 @@ impl Ledger {
             }
         };
         // The leader says what is dropped, but whatever it says, the memory is bounded.
-        content.make_room(*max_bytes + *max_bytes / 8, false);
+        content.make_room(self.0.max_bytes + self.0.max_bytes / 8, false);
         let version = state.content.changes.version();
         drop(state);
         self.changed(version);
@@ -362,8 +369,11 @@ impl Ledger {
     /// The resource versions.
     ///
     /// # Errors
-    /// If this replica does not know what the leader knows.
+    /// If this replica does not know what the leader knows, or nothing is kept.
     pub fn versions(&self) -> Result<Versions, Behind> {
+        if !self.is_on() {
+            return Err(Behind::Off);
+        }
         let state = self.state();
         match state.behind() {
             None => Err(Behind::NotCopied),

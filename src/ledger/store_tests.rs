@@ -55,6 +55,16 @@ pub(super) fn object(listed: &Listed) -> api::Decision {
 }
 
 #[test]
+fn without_memory_nothing_is_kept_or_copied_or_waited_for() {
+    let ledger = ledger(0);
+    ledger.record(&autoscaler("shop", "web"), &Entry::at(START, basis()));
+    assert_eq!((all(&ledger).len(), ledger.size().bytes), (0, 0));
+    assert_eq!(ledger.versions(), Err(Behind::Off));
+    ledger.end_term();
+    assert_eq!((ledger.begin_copy(), ledger.lacks(None)), (None, false));
+}
+
+#[test]
 fn equal_decisions_are_one_run_with_the_smallest_and_the_largest_value() {
     let (ledger, basis, web) = (ledger(1 << 20), basis(), autoscaler("shop", "web"));
     let values = [101, 95, 107, 99];

@@ -127,11 +127,11 @@ impl PodQueries {
             return Err(QueryError::MetricName);
         }
         let mut matchers: BTreeMap<&str, Matcher> = BTreeMap::new();
-        for (label, value) in &metric.labels {
+        for (label, value) in metric.labels.iter() {
             if label.is_empty() {
                 return Err(QueryError::LabelName);
             }
-            matchers.insert(label, Matcher::Is(value.clone()));
+            matchers.insert(label, Matcher::Is(value.to_owned()));
         }
         // Last, so that no label of the metric can replace the namespace.
         if metric.per == Per::Pod {

@@ -1,7 +1,7 @@
 //! Lists the objects of the cluster that metrics describe.
 
 use super::failure::RuleQueryError;
-use crate::k8s::Selector;
+use crate::k8s::{LabelSet, Selector};
 use crate::kube_error::worded;
 use crate::watch::{Cluster, GroupResource, ObjectKey, ResourceInfo};
 use kube::Api;
@@ -45,7 +45,7 @@ impl ObjectLister {
         name: Option<&str>,
         selector: &Selector,
         running: bool,
-    ) -> Result<BTreeMap<ObjectKey, Arc<BTreeMap<String, String>>>, RuleQueryError> {
+    ) -> Result<BTreeMap<ObjectKey, Arc<LabelSet>>, RuleQueryError> {
         let key = |namespace: &str, name: &str| ObjectKey {
             namespace: namespace.to_owned(),
             name: name.to_owned(),
@@ -71,7 +71,7 @@ impl ObjectLister {
         let info = pod_info();
         let pods = self.metadata(&info, namespace.unwrap_or_default(), selector, &fields);
         let pods = pods.await?.into_iter().filter_map(|pod| {
-            let labels = Arc::new(pod.labels.unwrap_or_default());
+            let labels = Arc::new(pod.labels.unwrap_or_default().into());
             Some((key(&pod.namespace?, &pod.name?), labels))
         });
         Ok(pods.collect())
@@ -83,9 +83,9 @@ impl ObjectLister {
         info: &ResourceInfo,
         namespace: &str,
         selector: &Selector,
-    ) -> Result<Vec<(String, BTreeMap<String, String>)>, RuleQueryError> {
+    ) -> Result<Vec<(String, LabelSet)>, RuleQueryError> {
         let objects = self.metadata(info, namespace, selector, "").await?.into_iter();
-        Ok(objects.filter_map(|o| Some((o.name?, o.labels.unwrap_or_default()))).collect())
+        Ok(objects.filter_map(|o| Some((o.name?, o.labels.unwrap_or_default().into()))).collect())
     }
 
     async fn metadata(

@@ -8,7 +8,7 @@ use super::rule_set::RuleSet;
 use super::service::{Rules, RulesState};
 use super::usage::{ResourceRules, UsageRule};
 use crate::blocking;
-use crate::k8s::{Quantity, Selector};
+use crate::k8s::{LabelSet, Quantity, Selector};
 use crate::prometheus::InvalidSample;
 use crate::promql::matcher::{Matcher, is_label_name};
 use crate::promql::query::{Query, times};
@@ -218,7 +218,7 @@ impl Rules {
         name: Option<&str>,
         selector: &Selector,
         running: bool,
-    ) -> Result<BTreeMap<ObjectKey, Arc<BTreeMap<String, String>>>, RuleQueryError> {
+    ) -> Result<BTreeMap<ObjectKey, Arc<LabelSet>>, RuleQueryError> {
         self.lister().pods(namespace, name, selector, running).await
     }
 
@@ -231,7 +231,7 @@ impl Rules {
         info: &ResourceInfo,
         namespace: &str,
         selector: &Selector,
-    ) -> Result<Vec<(String, BTreeMap<String, String>)>, RuleQueryError> {
+    ) -> Result<Vec<(String, LabelSet)>, RuleQueryError> {
         self.lister().list(info, namespace, selector).await
     }
 

@@ -14,9 +14,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use tokio::time::Instant;
 
-/// By namespace and metric name, the autoscalers that use a metric.
-type Published =
-    HashMap<String, HashMap<String, BTreeMap<(AutoscalerKind, String), PrometheusMetric>>>;
+/// By namespace and metric name, the autoscalers that use a metric, in their order.
+type Published = HashMap<String, HashMap<String, Vec<User>>>;
+
+/// An autoscaler by kind and name, and its metric.
+type User = (AutoscalerKind, String, Arc<PrometheusMetric>);
 
 /// The watched state of the cluster.
 #[derive(Default)]
@@ -69,7 +71,9 @@ impl Index {
     /// The metric published under a name in a namespace: on `custom.metrics.k8s.io` if it is one of
     /// pods, and on `external.metrics.k8s.io` if it is a total.
     pub fn published(&self, namespace: &str, name: &str, per: Per) -> Option<&PrometheusMetric> {
-        self.published.get(namespace)?.get(name)?.values().find(|metric| metric.per == per)
+        let users = self.published.get(namespace)?.get(name)?.iter();
+        let mut metrics = users.map(|(_, _, metric)| &**metric);
+        metrics.find(|metric| metric.per == per)
     }
 
     /// All published names, sorted.
@@ -258,14 +262,18 @@ impl Index {
         &mut self,
         key: &ObjectKey,
         kind: AutoscalerKind,
-        metrics: Vec<(String, PrometheusMetric)>,
+        metrics: Vec<(String, Arc<PrometheusMetric>)>,
     ) {
         let names = self.published.entry(key.namespace.clone()).or_default();
-        let (user, autoscaler) =
-            ((kind, key.name.clone()), AutoscalerRef { kind, key: key.clone() });
+        let autoscaler = AutoscalerRef { kind, key: key.clone() };
+        let place = |users: &[User]| {
+            users.binary_search_by_key(&(kind, &key.name), |(kind, name, _)| (*kind, name))
+        };
         for name in self.metric_names.remove(&autoscaler).unwrap_or_default() {
             if let Some(users) = names.get_mut(&name) {
-                users.remove(&user);
+                if let Ok(index) = place(users) {
+                    users.remove(index);
+                }
                 if users.is_empty() {
                     names.remove(&name);
                 }
@@ -276,7 +284,11 @@ impl Index {
             self.metric_names.insert(autoscaler, metric_names);
         }
         for (name, metric) in metrics {
-            names.entry(name).or_default().insert(user.clone(), metric);
+            let users = names.entry(name).or_insert_with(|| Vec::with_capacity(1));
+            match place(users) {
+                Ok(index) => users[index].2 = metric,
+                Err(index) => users.insert(index, (kind, key.name.clone(), metric)),
+            }
         }
         if names.is_empty() {
             self.published.remove(&key.namespace);
@@ -288,6 +300,7 @@ impl Index {
 mod tests {
     use super::*;
     use crate::hpa::{Phase, Spec};
+    use crate::k8s::LabelSet;
     use crate::watch::records::ScalingSpec;
 
     fn key(name: &str) -> ObjectKey {
@@ -298,7 +311,7 @@ mod tests {
         PrometheusMetric {
             metric: "m".to_owned(),
             per: Per::Pod,
-            labels: BTreeMap::new(),
+            labels: LabelSet::new(),
             query: query.map(str::to_owned),
         }
     }
@@ -312,7 +325,7 @@ mod tests {
         }));
         let scaling = ScalingSpec {
             spec: Spec::from_api(&spec.unwrap()),
-            prometheus_metrics: vec![Some(metric(None)); names.len().max(1)],
+            prometheus_metrics: vec![Some(metric(None).into()); names.len().max(1)],
         };
         HpaRecord {
             uid: String::new(),
@@ -343,8 +356,8 @@ mod tests {
     #[test]
     fn the_query_of_an_autoscaler_takes_precedence_over_the_name_in_an_hpa() {
         let mut index = Index::default();
-        index.publish(&key("a"), AutoscalerKind::Hpa, vec![("x".into(), metric(None))]);
-        let with_query = vec![("x".to_owned(), metric(Some("q")))];
+        index.publish(&key("a"), AutoscalerKind::Hpa, vec![("x".into(), metric(None).into())]);
+        let with_query = vec![("x".to_owned(), metric(Some("q")).into())];
         index.publish(&key("z"), AutoscalerKind::Autoscaler, with_query);
         assert_eq!(index.published("shop", "x", Per::Pod), Some(&metric(Some("q"))));
     }

@@ -2,6 +2,8 @@
 
 mod autoscaler_ref;
 mod backoff;
+#[cfg(test)]
+mod bytes;
 mod cluster;
 mod index;
 mod lean;

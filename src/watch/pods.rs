@@ -83,7 +83,8 @@ impl PodRecord {
 /// The pods of a namespace.
 #[derive(Debug, Default)]
 pub struct NamespacePods {
-    by_name: HashMap<Arc<str>, PodRecord>,
+    /// Boxed, as up to half of a large map is unused.
+    by_name: HashMap<Arc<str>, Box<PodRecord>>,
     /// By label set, the names of its pods.
     by_labels: HashMap<Arc<LabelSet>, BTreeSet<Arc<str>>>,
     /// By label and value, the label sets that have it.
@@ -97,7 +98,7 @@ impl NamespacePods {
             && known.labels == pod.labels
         {
             pod.labels = known.labels.clone();
-            *known = pod;
+            **known = pod;
             return;
         }
         self.remove(name);
@@ -105,18 +106,19 @@ impl NamespacePods {
             pod.labels = shared.clone();
         } else {
             for (label, value) in pod.labels.iter() {
-                let values = self.by_label.entry(label.clone()).or_default();
-                values.entry(value.clone()).or_default().insert(pod.labels.clone());
+                let values = self.by_label.entry(label.to_owned()).or_default();
+                values.entry(value.to_owned()).or_default().insert(pod.labels.clone());
             }
         }
         let name: Arc<str> = name.into();
         self.by_labels.entry(pod.labels.clone()).or_default().insert(name.clone());
-        self.by_name.insert(name, pod);
+        self.by_name.insert(name, Box::new(pod));
     }
 
     /// Removes a pod.
     pub fn remove(&mut self, name: &str) {
-        let Some(PodRecord { labels, .. }) = self.by_name.remove(name) else { return };
+        let Some(pod) = self.by_name.remove(name) else { return };
+        let PodRecord { labels, .. } = *pod;
         let Some(names) = self.by_labels.get_mut(&labels) else { return };
         names.remove(name);
         if !names.is_empty() {
@@ -144,7 +146,7 @@ impl NamespacePods {
 
     /// One pod.
     pub fn get(&self, name: &str) -> Option<&PodRecord> {
-        self.by_name.get(name)
+        self.by_name.get(name).map(AsRef::as_ref)
     }
 
     /// The names of all pods.
@@ -154,15 +156,14 @@ impl NamespacePods {
 
     /// The pods that match a selector, sorted by name.
     pub fn select(&self, selector: &Selector) -> Vec<(&str, &PodRecord)> {
-        let selects =
-            |labels: &&Arc<LabelSet>| selector.matches(|key| labels.get(key).map(String::as_str));
+        let selects = |labels: &&Arc<LabelSet>| selector.matches(|key| labels.get(key));
         let sets: Vec<&Arc<LabelSet>> = match self.narrowest(selector) {
             Some(sets) => sets.into_iter().flatten().filter(selects).collect(),
             None => self.by_labels.keys().filter(selects).collect(),
         };
         let names = sets.into_iter().filter_map(|labels| self.by_labels.get(labels)).flatten();
         let mut selected: Vec<_> =
-            names.filter_map(|name| Some((name.as_ref(), self.by_name.get(name)?))).collect();
+            names.filter_map(|name| Some((name.as_ref(), self.get(name)?))).collect();
         selected.sort_unstable_by_key(|(name, _)| *name);
         selected
     }

@@ -4,7 +4,8 @@ use super::lean::Lean;
 use super::pods::{Owner, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, ParsedSpec, ScalingSpec};
 use crate::crd::{
-    AutoscalerSpec, CustomMetric, ReadError, ResourceMetric, ScheduleStatus, ScheduleWindow, WarmUp,
+    AutoscalerSpec, AutoscalerStatus, CustomMetric, ReadError, ResourceMetric, ScheduleStatus,
+    ScheduleWindow, WarmUp,
 };
 use crate::hpa::schedule;
 use crate::hpa::{
@@ -79,7 +80,7 @@ pub fn pod(pod: LeanPod) -> PodRecord {
     let status = pod.status;
     let ready = status.conditions.iter().find(|condition| condition.type_ == "Ready");
     PodRecord {
-        labels: Arc::new(pod.metadata.labels.unwrap_or_default()),
+        labels: Arc::new(pod.metadata.labels.unwrap_or_default().into()),
         phase: Phase::from_api(status.phase.as_deref()),
         deleting: pod.metadata.deletion_timestamp.is_some(),
         start: status.start_time.map(|time| time.0.as_millisecond()),
@@ -112,6 +113,7 @@ pub type LeanHpa = Lean<HorizontalPodAutoscalerSpec, HorizontalPodAutoscalerStat
 pub fn autoscaler(object: LeanAutoscaler, known: Option<&AutoscalerRecord>) -> AutoscalerRecord {
     let ObjectMeta { name, namespace, uid, generation, .. } = object.metadata;
     let schedule = ScheduleStatus::deserialize(&object.status["schedule"]).ok();
+    let digest = AutoscalerStatus::deserialize(&object.status).unwrap_or_default().digest();
     let status: Option<HorizontalPodAutoscalerStatus> = serde_json::from_value(object.status).ok();
     let [name, namespace] = [name, namespace].map(Option::unwrap_or_default);
     let uid = uid.unwrap_or_default();
@@ -125,6 +127,7 @@ pub fn autoscaler(object: LeanAutoscaler, known: Option<&AutoscalerRecord>) -> A
         uid,
         generation,
         status: status.as_ref().map(Status::from_api).unwrap_or_default(),
+        digest,
         windows: schedule.map(|schedule| {
             let window =
                 |window: ScheduleWindow| Some((window.name, window.since?.0.as_millisecond()));
@@ -146,7 +149,7 @@ pub fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec
     for (prometheus_metric, metric) in
         prometheus_metrics[first..].iter_mut().zip(&spec.custom_metrics)
     {
-        *prometheus_metric = Some(metric.prometheus_metric());
+        *prometheus_metric = Some(metric.prometheus_metric().into());
     }
     let in_short = spec.resource_metrics.iter().map(ResourceMetric::options);
     let options = in_short.chain(spec.custom_metrics.iter().map(CustomMetric::options));
@@ -160,7 +163,7 @@ pub fn parse_spec(spec: Value, namespace: &str, name: &str) -> Result<ParsedSpec
 
 fn scaling_spec(spec: Spec, namespace: &str) -> ScalingSpec {
     let prometheus_metric =
-        |metric: &crate::hpa::Metric| by_generated_name(&metric.source, namespace);
+        |metric: &crate::hpa::Metric| by_generated_name(&metric.source, namespace).map(Arc::new);
     ScalingSpec { prometheus_metrics: spec.metrics.iter().map(prometheus_metric).collect(), spec }
 }
 
@@ -173,12 +176,12 @@ fn by_generated_name(source: &MetricSource, namespace: &str) -> Option<Prometheu
     if selector.is_some_and(|s| s.match_expressions.as_ref().is_some_and(|e| !e.is_empty())) {
         return None;
     }
-    let labels: Option<&LabelSet> = selector.and_then(|selector| selector.match_labels.as_ref());
+    let labels = selector.and_then(|selector| selector.match_labels.clone()).map(LabelSet::from);
     let name = GeneratedName::parse(&metric.name)?;
-    (name.namespace == namespace && name.is_of(labels)).then(|| PrometheusMetric {
+    (name.namespace == namespace && name.is_of(labels.as_ref())).then(|| PrometheusMetric {
         metric: name.metric.to_owned(),
         per: Per::Pod,
-        labels: labels.cloned().unwrap_or_default(),
+        labels: labels.unwrap_or_default(),
         query: None,
     })
 }
@@ -283,7 +286,7 @@ mod tests {
             labels: labels.clone(),
             query: None,
         };
-        assert_eq!(record.scaling.prometheus_metrics, [Some(metric)]);
+        assert_eq!(record.scaling.prometheus_metrics, [Some(Arc::new(metric))]);
         let elsewhere = generated_name("qps", Some(&labels), "bank", "web");
         for (name, labels) in [
             (name.as_str(), json!({"view": "other"})),

@@ -1,7 +1,7 @@
 //! The records that the index keeps of autoscalers and workloads.
 
 use super::rollout::{Rollout, Seen};
-use crate::crd::{AutoscalerSpec, MetricRuleSpec, MetricRuleStatus, ReadError};
+use crate::crd::{AutoscalerSpec, MetricRuleSpec, MetricRuleStatus, ReadError, StatusDigest};
 use crate::hpa::{self, Scale, Spec, Status};
 use crate::promql::query::PrometheusMetric;
 use crate::time::UnixMillis;
@@ -53,6 +53,8 @@ pub struct AutoscalerRecord {
     pub parsed: Result<Arc<ParsedSpec>, ReadError>,
     /// The status.
     pub status: Status,
+    /// The same, as far as the next one must differ to be written.
+    pub digest: StatusDigest,
     /// The schedules that are active by its status, and since when; none where it says nothing of schedules.
     pub windows: Option<Vec<(String, UnixMillis)>>,
 }
@@ -73,7 +75,7 @@ pub struct ScalingSpec {
     pub spec: Spec,
     /// For each metric of `spec`, what Plimsoll itself queries Prometheus for; none for
     /// metrics of rules and of other providers.
-    pub prometheus_metrics: Vec<Option<PrometheusMetric>>,
+    pub prometheus_metrics: Vec<Option<Arc<PrometheusMetric>>>,
 }
 
 /// The record of a native HorizontalPodAutoscaler.
@@ -108,7 +110,7 @@ pub struct MetricRuleRecord {
 
 impl ScalingSpec {
     /// The metrics that Plimsoll serves for it, by their published names.
-    pub(super) fn published(&self) -> Vec<(String, PrometheusMetric)> {
+    pub(super) fn published(&self) -> Vec<(String, Arc<PrometheusMetric>)> {
         let name = |metric: &hpa::Metric| match &metric.source {
             hpa::MetricSource::Pods { metric, .. } | hpa::MetricSource::External { metric, .. } => {
                 Some(metric.name.clone())

@@ -7,7 +7,7 @@ use plimsoll::hpa::{
     self, AlignedSamples, Context, ControllerConfig, Input, MetricSource, Outcome, Phase, Pod,
     PodContainer, Ready, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
 };
-use plimsoll::k8s::{Quantity, Selector};
+use plimsoll::k8s::{LabelSet, Quantity, Selector};
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, HashMap};
 
@@ -178,12 +178,12 @@ pub fn replay(scenario: &Scenario) -> Vec<Value> {
         }
         let spec = spec.as_ref().expect("the first tick has a spec");
         let selector: Result<Selector, _> = tick.scale.selector.parse();
-        let empty = BTreeMap::new();
+        let empty = LabelSet::new();
         let mut labels = Vec::new();
         let mut pods = Vec::new();
         for pod in tick.pods.iter().flatten() {
             let own = pod.labels.as_ref().unwrap_or(&scenario.pod_labels);
-            let label = |key: &str| own.get(key).map(String::as_str);
+            let label = |key: &str| own.get(key);
             if !selector.as_ref().is_ok_and(|s| s.matches(label)) {
                 continue;
             }

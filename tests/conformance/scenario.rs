@@ -1,6 +1,7 @@
 //! The format of the corpus (`tests/data/FORMAT.md`).
 
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
+use plimsoll::k8s::LabelSet;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +18,7 @@ pub struct Scenario {
     #[serde(default)]
     pub other_autoscalers: Vec<OtherAutoscaler>,
     #[serde(default)]
-    pub pod_labels: BTreeMap<String, String>,
+    pub pod_labels: LabelSet,
     #[serde(default)]
     pub templates: HashMap<String, Template>,
     pub ticks: Vec<Tick>,
@@ -90,7 +91,7 @@ pub struct TickScale {
 pub struct TickPod {
     pub name: String,
     pub template: Option<String>,
-    pub labels: Option<BTreeMap<String, String>>,
+    pub labels: Option<LabelSet>,
     pub phase: Option<String>,
     pub start: Option<i64>,
     pub ready: Option<TickReady>,

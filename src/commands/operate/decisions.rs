@@ -41,6 +41,9 @@ pub enum Unreadable {
     /// The user may not.
     #[error("you may not read decisions in {0}: the ClusterRole view may")]
     Forbidden(String),
+    /// None are kept; the text of the server says why.
+    #[error("there are none: {0}")]
+    NotKept(String),
     /// Nobody serves it now, or a request failed.
     #[error("decisions can't be read now: {0}")]
     Failed(String),
@@ -99,6 +102,9 @@ pub async fn read(
 fn unreadable(error: kube::Error, namespace: Option<&str>) -> Unreadable {
     match error {
         kube::Error::Api(status) if status.code == 404 => Unreadable::NotInstalled,
+        kube::Error::Api(status) if status.code == 405 => {
+            Unreadable::NotKept(plain(&status.message).into_owned())
+        }
         kube::Error::Api(status) if status.code == 403 => {
             let of = namespace
                 .map_or_else(|| "all namespaces".to_owned(), |of| format!("namespace {of}"));
@@ -164,5 +170,9 @@ mod tests {
             error,
             "decisions can't be read now: Error from server (ServiceUnavailable): not yet"
         );
+        let (client, _) =
+            crate::fake::api(|_| crate::fake::failure(405, "MethodNotAllowed", "switched off"));
+        let error = read(&client, WANTED, |_| true).await.unwrap_err().to_string();
+        assert_eq!(error, "there are none: switched off");
     }
 }

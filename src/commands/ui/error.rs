@@ -45,9 +45,9 @@ pub fn cut(text: &str, most: usize) -> String {
     }
 }
 
-/// Whether the server refuses it until someone changes rights or installs something.
+/// Whether the server refuses it until someone changes rights or flags, or installs something.
 pub fn is_refused(error: &watcher::Error) -> bool {
-    status(error).is_some_and(|status| matches!(status.code, 401 | 403 | 404))
+    status(error).is_some_and(|status| matches!(status.code, 401 | 403..=405))
 }
 
 /// What a failed watch of a resource (`autoscalers.plimsoll.dev`) of a namespace, or of all, means, and what helps.
@@ -75,6 +75,7 @@ pub fn problem(error: &watcher::Error, resource: &str, namespace: Option<&str>) 
         Some((404, _)) => format!(
             "The cluster has no {resource}: install Plimsoll, or its CustomResourceDefinitions and APIServices."
         ),
+        Some((405, said)) => format!("The cluster has no {resource}: {said}."),
         Some((code, said)) => {
             format!("Failed to list and watch {resource} {place}, trying again: {code} {said}")
         }

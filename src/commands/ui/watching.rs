@@ -105,7 +105,7 @@ impl<M: Fn() -> Events> Watching<M> {
 /// Whether what a watch is refused with is not over as long as it continues.
 fn is_to_list_again(status: &Status) -> bool {
     match status.code {
-        401 | 403 | 404 | 410 => true,
+        401 | 403..=405 | 410 => true,
         // As client-go has it.
         504 => status.message.contains("Too large resource version"),
         _ => false,
@@ -147,7 +147,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn an_expired_version_and_a_refusal_are_followed_by_a_list() {
         let too_large = "Too large resource version: 9, current: 7";
-        for (code, message) in [(401, ""), (403, ""), (404, ""), (410, ""), (504, too_large)] {
+        for (code, message) in
+            [(401, ""), (403, ""), (404, ""), (405, ""), (410, ""), (504, too_large)]
+        {
             let (made, seen) = after(code, message).await;
             assert_eq!(made, 3, "{code}: {seen:?}");
         }

@@ -236,7 +236,7 @@ pub struct ServeFlags {
     pub scale_to_zero: bool,
 
     /// How many bytes of memory the accounts of decisions may take, which `kubectl get decisions` shows. The
-    /// oldest are dropped first.
+    /// oldest are dropped first. With 0 none are kept.
     #[arg(long, value_name = "BYTES", default_value_t = 150_000_000)]
     pub decision_ledger_bytes: usize,
 

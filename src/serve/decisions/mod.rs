@@ -20,7 +20,7 @@ use super::seats::FlowSeats;
 use super::seats::SeatPool;
 use super::user::UserInfo;
 use crate::ledger::api::GROUP;
-use crate::ledger::{self, Ledger, Position, Scope, Versions, decision};
+use crate::ledger::{self, Behind, Ledger, Position, Scope, Versions, decision};
 use crate::watch::AutoscalerRef;
 use axum::http::request::Parts;
 use list::{Form, List, Place};
@@ -56,12 +56,15 @@ impl Decisions {
 
     /// The resource versions, if this replica knows all that the leader knows.
     fn versions(&self) -> Result<Versions, ApiError> {
-        self.ledger.versions().map_err(|behind| ApiError::unavailable(behind.to_string()))
+        self.ledger.versions().map_err(|behind| match behind {
+            Behind::Off => ApiError::not_kept(behind.to_string()),
+            Behind::NotCopied | Behind::For(_) => ApiError::unavailable(behind.to_string()),
+        })
     }
 
     /// The same; waits a little if a later one is asked for, of which another replica may have told.
     async fn versions_from(&self, wanted: Option<u64>) -> Result<Versions, ApiError> {
-        if let Some(wanted) = wanted {
+        if let Some(wanted) = wanted.filter(|_| self.ledger.is_on()) {
             self.ledger.reached(wanted).await;
         }
         self.versions()
@@ -70,7 +73,7 @@ impl Decisions {
     /// One decision.
     ///
     /// # Errors
-    /// 404 if there is none of that name, 503 if this replica does not know.
+    /// 404 if there is none of that name, 405 if none are kept, 503 if this replica does not know.
     pub async fn get(
         &self,
         namespace: &str,
@@ -90,7 +93,7 @@ impl Decisions {
     /// The decisions of a namespace, or of all.
     ///
     /// # Errors
-    /// 400 or 422 if a parameter is invalid, 406 if no form of it is accepted, 410 if the list can't be continued, 503 if
+    /// 400 or 422 if a parameter is invalid, 405 if none are kept, 406 if no form of it is accepted, 410 if the list can't be continued, 503 if
     /// this replica does not know, 504 if it does not yet.
     pub async fn list(
         &self,
@@ -126,7 +129,7 @@ impl Decisions {
     /// Watches the decisions of a namespace, or of all.
     ///
     /// # Errors
-    /// 400 or 422 if a parameter is invalid, 406 if neither JSON nor a table is accepted, 429 if the tenant has too many
+    /// 400 or 422 if a parameter is invalid, 405 if none are kept, 406 if neither JSON nor a table is accepted, 429 if the tenant has too many
     /// watches, 503 if this replica does not know.
     pub async fn watch(
         &self,

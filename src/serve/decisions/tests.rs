@@ -109,6 +109,17 @@ impl Events {
 }
 
 #[tokio::test]
+async fn a_request_for_decisions_says_that_none_are_kept() {
+    let decisions = decisions_within(0, 3);
+    let listed = list(&decisions, "resourceVersion=9").await.err();
+    let watched = Events::of(&decisions, "", "jane").await.err();
+    for error in [listed, watched].map(|error| error.expect("an error")) {
+        assert_eq!((error.code, error.retry_after), (StatusCode::METHOD_NOT_ALLOWED, None));
+        assert_eq!(error.message, "decisions are not kept: --decision-ledger-bytes is 0");
+    }
+}
+
+#[tokio::test]
 async fn a_list_without_a_limit_has_all() {
     let decisions = decisions(1_000);
     let all = list(&decisions, "").await.expect("a list");

@@ -122,8 +122,7 @@ async fn a_live_status_is_that_of_the_autoscaler() {
     let error = ask(&server, ("GET", path, "*/*")).await.unwrap_err();
     assert_eq!(error.code, StatusCode::NOT_FOUND);
     let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
-    let status = serde_json::from_value(json!({"desiredReplicas": 7})).unwrap();
-    server.live.set(&AutoscalerRef::autoscaler(key), Arc::new(status));
+    server.live.set(&AutoscalerRef::autoscaler(key), r#"{"desiredReplicas":7}"#.into());
     let status = text(ask(&server, ("GET", path, "*/*")).await.unwrap()).await;
     assert!(status.contains("\"desiredReplicas\":7"), "{status}");
     assert!(ask(&server, ("GET", "/live/autoscalers/shop/api", "*/*")).await.is_err());

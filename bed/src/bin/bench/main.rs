@@ -1,5 +1,5 @@
 //! The benchmark: Plimsoll and prometheus-adapter with kube-controller-manager's HPA controller, on
-//! real parts, in one run (`make bench`). `--large` measures only Plimsoll at ten times the size,
+//! real parts, in one run (`make bench`). `--large` measures only Plimsoll at ten times the size, with its start and a failover,
 //! `--growth` it at several sizes, `--outage` what an outage costs, `--fairness` what one tenant
 //! costs the others, `--api` the speed of the API, and `--backtest` what backtests cost; `--short` tries
 //! all of it in small.
@@ -13,6 +13,7 @@ mod bounds;
 mod fairness;
 mod growth;
 mod kernels;
+mod large;
 mod load;
 mod measure;
 mod mixed;
@@ -59,9 +60,12 @@ fn main() -> ExitCode {
             let size = Size { autoscalers: 100, pods: 10 };
             Plan { size, turns: 1, rounds: 2, requests: Duration::from_secs(1), peers: true }
         }
-        ["--large"] => {
-            let size = Size { autoscalers: 10_000, pods: 10 };
-            Plan { size, turns: 1, rounds: 8, requests: Duration::from_secs(5), peers: false }
+        ["--large", rest @ ..] => {
+            let autoscalers =
+                rest.first().map_or(10_000, |number| number.parse().expect("a number"));
+            let flags: Vec<String> = rest.iter().skip(1).map(|flag| (*flag).to_owned()).collect();
+            runtime().block_on(large::run(autoscalers, &flags));
+            return ExitCode::SUCCESS;
         }
         ["--alone", autoscalers, pods] => {
             let [autoscalers, pods] =
@@ -121,7 +125,7 @@ fn main() -> ExitCode {
         }
         _ => {
             eprintln!(
-                "usage: bench [--short | --smoke | --large | --growth [SIZE] | --api | --alone AUTOSCALERS PODS |\n\
+                "usage: bench [--short | --smoke | --large [AUTOSCALERS [FLAG...]] | --growth [SIZE] | --api | --alone AUTOSCALERS PODS |\n\
                  \x20             --mixed [SEED] | --mixed-short [AUTOSCALERS [SEED ...]] |\n\
                  \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
                  \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS] | --reaction [STEPS]]"

@@ -237,11 +237,15 @@ pub fn round(ratio: f64) -> f64 {
     (ratio * 10.0).round() / 10.0
 }
 
+/// A figure with three digits behind the point.
+pub fn fine(value: f64) -> f64 {
+    (value * 1000.0).round() / 1000.0
+}
+
 /// What Plimsoll alone takes.
 pub fn alone(size: Size, idle: &Block, block: &Block) -> Value {
     let summary = summary(std::slice::from_ref(block), std::slice::from_ref(idle), size);
     let cpu: f64 = block.rounds.iter().filter_map(|round| round.cpu.get("plimsoll")).sum();
-    let fine = |value: f64| (value * 1000.0).round() / 1000.0;
     let of = |process: &str| summary.cpu.get(process).copied().map(fine);
     json!({
         "autoscalers": size.autoscalers,

@@ -134,14 +134,23 @@ pub fn start_manager(world: &World, peers: Peers) -> (Process, u16) {
 
 /// Starts Plimsoll with leader election, as in a cluster.
 pub fn start_leading(world: &World) -> Running {
+    start_replica(world, world.adapter_port, &[])
+}
+
+/// Starts a replica of Plimsoll at a port, with more flags.
+pub fn start_replica(world: &World, port: u16, more: &[String]) -> Running {
     let mut flags =
         adapter_flags(world, "plimsoll", AUTOSCALER_CONFIG, world.cluster.prometheus_port);
     flags.insert(0, "serve".to_owned());
-    flags.extend(
-        ["--leader-elect-resource-namespace=kube-system", "--native-hpas=ignore"]
-            .map(str::to_owned),
-    );
-    running(world, &flags)
+    flags.retain(|flag| !flag.starts_with("--secure-port"));
+    let own = [
+        "--leader-elect-resource-namespace=kube-system",
+        "--native-hpas=ignore",
+        &format!("--secure-port={port}"),
+    ];
+    flags.extend(own.map(str::to_owned));
+    flags.extend_from_slice(more);
+    Running { metrics_port: port, ..running(world, &flags) }
 }
 
 /// Starts Plimsoll with a Prometheus at another port; it logs each decision.

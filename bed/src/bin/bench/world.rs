@@ -275,6 +275,30 @@ impl World {
         self.each("changes to Autoscalers", self.size.autoscalers, patch).await;
     }
 
+    /// Gives one of so many Autoscalers a minimum above its replicas, so that it has a scale to write. Returns how many.
+    pub async fn raise_minimum(&self, one_of: usize) -> usize {
+        let count = self.size.autoscalers / one_of;
+        let raise = async |number: usize| {
+            let app = number * one_of;
+            let spec = json!({"spec": {"minReplicas": self.size.pods + 1}});
+            self.send("PATCH", &format!("{}/app-{app}", autoscalers(app)), spec).await;
+        };
+        self.each("Autoscalers with a higher minimum", count, raise).await;
+        count
+    }
+
+    /// Replaces so many pods, all of one workload after the other.
+    pub async fn replace_pods(&self, count: usize) {
+        let replace = async |number: usize| {
+            let app = number / self.size.pods;
+            let (of, name) = (namespace(app), format!("app-{app}"));
+            let path = format!("/api/v1/namespaces/{of}/pods/{name}-{}", number % self.size.pods);
+            self.send("DELETE", &path, json!({"gracePeriodSeconds": 0})).await;
+            self.make_pod(&of, &name, number % self.size.pods).await;
+        };
+        self.each("pods anew", count, replace).await;
+    }
+
     /// Deletes Autoscalers until `count` are left.
     pub async fn keep_only(&mut self, count: usize) {
         let delete = async |number: usize| {

@@ -232,7 +232,7 @@ async fn the_checkpoint_of_an_object_made_anew_replaces_the_state_of_the_one_bef
     let of = |uid: &str, replicas| checkpoint(uid, vec![Recommendation { replicas, time }]);
     for autoscaler in &autoscalers {
         let before = AutoscalerState::restored(of("before", 5), time);
-        control.states.insert(autoscaler.clone(), before);
+        control.states.insert(autoscaler.clone(), before.into());
         control.schedule.set(autoscaler.clone(), Instant::now());
     }
     control.start_due();

@@ -92,3 +92,37 @@ async fn a_total_below_zero_asks_for_no_replica() {
         assert_eq!(state.status.desired_replicas, 1);
     }
 }
+
+/// The evaluations of a replica that does not lead, each in a turn and at so many replicas: whether each reads the metric.
+#[tokio::test]
+async fn a_replica_that_does_not_lead_reads_metrics_once_in_a_turn_while_all_is_at_rest() {
+    let (control, log) = World::new(3, Some(3), |_, _| None).run();
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+    let mut state = AutoscalerState::default();
+    let follow = async |turn: i64, replicas: i32, state: &mut AutoscalerState| {
+        show_replicas(&control, replicas);
+        state.turn = Some(turn);
+        let before = log.of("GET").iter().filter(is_query).count();
+        let ended = reconcile(&control.ctx, None, &autoscaler, state).await;
+        assert_eq!(ended, Some(SyncResult::Followed));
+        log.of("GET").iter().filter(is_query).count() > before
+    };
+    for (turn, replicas, reads) in [
+        (0, 3, true),
+        (0, 3, false),
+        (1, 3, true),
+        (1, 3, false),
+        // It was scaled, and is not at rest then: the metric asks for three.
+        (1, 4, true),
+        (1, 4, true),
+        (1, 3, true),
+    ] {
+        assert_eq!(follow(turn, replicas, &mut state).await, reads, "{turn} {replicas}");
+    }
+    // A leader always does.
+    let token = control.ctx.fencing_token();
+    state.turn = Some(1);
+    let before = log.of("GET").iter().filter(is_query).count();
+    assert_eq!(reconcile(&control.ctx, token.as_ref(), &autoscaler, &mut state).await, Some(Held));
+    assert!(log.of("GET").iter().filter(is_query).count() > before);
+}

@@ -123,7 +123,7 @@ async fn an_overrun_counts_the_missed_periods() {
             autoscaler: autoscaler.clone(),
             at: due,
             due_together: 1,
-            state: AutoscalerState::default(),
+            state: Box::default(),
         },
     );
     control.begin_evaluations();

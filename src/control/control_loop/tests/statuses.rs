@@ -4,6 +4,11 @@ use super::*;
 use crate::control::status::LastWrite;
 use crate::crd::AutoscalerStatus;
 
+/// What is shown of an autoscaler.
+fn shown(control: &ControlLoop, autoscaler: &AutoscalerRef) -> AutoscalerStatus {
+    serde_json::from_str(&control.ctx.live.get(autoscaler).unwrap()).unwrap()
+}
+
 #[tokio::test]
 async fn an_invalid_spec_keeps_the_last_known_scale_in_the_status() {
     let (control, _) = World::new(3, Some(3), |_, _| None).run();
@@ -11,10 +16,10 @@ async fn an_invalid_spec_keeps_the_last_known_scale_in_the_status() {
     show_replicas(&control, 3);
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
-    let before = control.ctx.live.get(&autoscaler).unwrap();
+    let before = shown(&control, &autoscaler);
     put_invalid(&control, &autoscaler);
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
-    let shown = control.ctx.live.get(&autoscaler).unwrap();
+    let shown = shown(&control, &autoscaler);
     assert_eq!((shown.current_replicas, shown.observed_generation), (Some(3), Some(2)));
     // What is not in it is removed from the object.
     assert_eq!((&shown.reference, &shown.targets), (&before.reference, &before.targets));
@@ -37,9 +42,9 @@ async fn an_invalid_spec_keeps_what_another_process_wrote_in_the_status() {
     // In an earlier term.
     let old =
         AutoscalerStatus { reference: Some("Deployment/old".to_owned()), ..Default::default() };
-    state.written = Some(LastWrite::now(Arc::new(old), 7));
+    state.written = Some(LastWrite::now(old.digest(), 7));
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
-    let shown = serde_json::to_value(&*control.ctx.live.get(&autoscaler).unwrap()).unwrap();
+    let shown = json!(shown(&control, &autoscaler));
     assert_eq!(
         (&shown["reference"], &shown["targets"]),
         (&written["reference"], &written["targets"])
@@ -63,9 +68,9 @@ async fn a_status_that_can_not_be_read_is_told_in_the_words_of_kubectl() {
 #[tokio::test]
 async fn the_status_of_an_invalid_spec_is_read_once_in_a_term() {
     let written = Arc::new(Mutex::new(Value::Null));
-    let shown = written.clone();
+    let object = written.clone();
     let (control, log) = World::new(3, Some(3), move |_, request| {
-        let status = shown.lock().unwrap().clone();
+        let status = object.lock().unwrap().clone();
         let object = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
             "metadata": {"name": "web"}, "status": status});
         (request.line == AUTOSCALERS).then(|| (200, listed(std::slice::from_ref(&object))))
@@ -75,9 +80,9 @@ async fn the_status_of_an_invalid_spec_is_read_once_in_a_term() {
     put_invalid(&control, &autoscaler);
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
-    let status = control.ctx.live.get(&autoscaler).unwrap();
-    *written.lock().unwrap() = serde_json::to_value(&*status).unwrap();
-    state.written = Some(LastWrite::now(status, 7));
+    let status = shown(&control, &autoscaler);
+    *written.lock().unwrap() = json!(status);
+    state.written = Some(LastWrite::now(status.digest(), 7));
     let reads = || log.of("GET").into_iter().filter(|read| read.line == AUTOSCALERS).count();
     let before = reads();
     for _ in 0..3 {
@@ -121,4 +126,34 @@ async fn rollouts_of_a_kind_that_is_not_watched_are_warned_of() {
         let reason = warning.filter(|warning| warning.status).map(|warning| &*warning.reason);
         assert_eq!(reason, warns.then_some("RolloutsNotSeen"), "{kind}");
     }
+}
+
+/// A new leader of thousands would write all of them.
+#[tokio::test]
+async fn a_new_leader_writes_no_status_that_the_object_has_already() {
+    let (control, _) = World::new(3, Some(3), |_, _| None).run();
+    show_replicas(&control, 3);
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+    let writes = async |status: &Value| {
+        // The object as the leader before has left it.
+        let record = control.ctx.cluster.read(|index| index.autoscaler(&autoscaler.key)).unwrap();
+        let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web",
+            "generation": 1}, "status": status});
+        let read = read_autoscaler(serde_json::from_value(object).unwrap(), Some(&record));
+        control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), read));
+        control.ctx.statuses.forget(&autoscaler);
+        let mut state = AutoscalerState::default();
+        assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
+        assert!(state.written.is_some());
+        control.ctx.statuses.has(&autoscaler)
+    };
+    assert!(writes(&Value::Null).await);
+    let status = json!(shown(&control, &autoscaler));
+    assert!(!writes(&status).await);
+    let mut moved = status.clone();
+    moved["currentMetrics"][0]["external"]["current"]["averageValue"] = "900m".into();
+    assert!(!writes(&moved).await, "a metric that moved a little");
+    let mut other = status.clone();
+    other["conditions"][0]["message"] = "other".into();
+    assert!(writes(&other).await);
 }

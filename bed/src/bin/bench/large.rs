@@ -1,0 +1,222 @@
+//! What ten times the size takes of Plimsoll: the start, a steady state with one replica and with two, pods that are
+//! replaced, and a failover. `make bench-large` runs it.
+
+use crate::block::block;
+use crate::load;
+use crate::measure::{Block, Meter, cpu_seconds, memory, peak_memory, sum};
+use crate::report::{self, fine};
+use crate::round::{ROUND, show_progress};
+use crate::sides::{self, Running};
+use crate::world::{Size, World};
+use bed::free_port;
+use serde_json::{Value, json};
+use std::collections::HashMap;
+use std::time::{Duration, Instant, SystemTime};
+
+/// The rounds of each measurement: one turn of a replica that does not lead.
+const ROUNDS: usize = 4;
+/// One of so many autoscalers has a scale to write at the start.
+const WRITES: usize = 100;
+/// The pods that are replaced.
+const REPLACED: usize = 1_000;
+/// How long the other replica is watched after a failover.
+const AFTER_FAILOVER: Duration = Duration::from_secs(45);
+/// The bound of all waiting.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Measures `autoscalers` with ten pods each, and prints the figures.
+pub async fn run(autoscalers: usize, flags: &[String]) {
+    let size = Size { autoscalers, pods: 10 };
+    let world = World::start(size, false).await;
+    world.make_autoscalers().await;
+    let raised = world.raise_minimum(WRITES).await;
+    let idle = block(&world, None, 2).await;
+    show_progress("starting Plimsoll");
+    let begun = (Instant::now(), SystemTime::now());
+    let mut running = sides::start_replica(&world, world.adapter_port, flags);
+    let start = start(&world, &running, raised, begun).await;
+    show_progress(&format!("measuring one replica: {ROUNDS} rounds of {} s", ROUND.as_secs()));
+    tokio::time::sleep(ROUND).await;
+    let one = Meter::new(&world, Some(&running)).measure(ROUNDS).await;
+    let mut figures = report::alone(size, &idle, &one);
+    let mut add = |more: Value| {
+        let (Some(all), Value::Object(more)) = (figures.as_object_mut(), more) else { return };
+        all.extend(more);
+    };
+    add(start);
+    add(json!({"memory_mb": fine(memory(running.processes[0].1.program_id()))}));
+    add(replace_pods(&world, &running, &one).await);
+
+    let port = free_port();
+    let mut second = sides::start_replica(&world, port, flags);
+    wait_until(&world, port, "the second replica is ready", |text| {
+        sum(text, "plimsoll_decisions_total", "") >= autoscalers as f64
+    })
+    .await;
+    show_progress(&format!("measuring two replicas: {ROUNDS} rounds of {} s", ROUND.as_secs()));
+    tokio::time::sleep(ROUND).await;
+    running.processes.push(("second", second.processes.remove(0).1));
+    let two = Meter::new(&world, Some(&running)).measure(ROUNDS).await;
+    add(of_two(&one, &two, &idle));
+
+    let leader = running.processes.remove(0);
+    leader.1.signal("KILL");
+    add(fail_over(&world, port).await);
+    println!();
+    report::print_alone(&figures);
+}
+
+/// Plimsoll's own metrics, of the replica at a port; none if it does not respond.
+async fn metrics(client: &reqwest::Client, port: u16) -> Option<String> {
+    let url = format!("https://127.0.0.1:{port}/metrics");
+    client.get(url).send().await.ok()?.error_for_status().ok()?.text().await.ok()
+}
+
+/// Waits for metrics of a replica.
+async fn wait_until(world: &World, port: u16, what: &str, holds: impl Fn(&str) -> bool) -> Instant {
+    let (begun, client) = (Instant::now(), load::client(world));
+    loop {
+        let text = metrics(&client, port).await.unwrap_or_default();
+        if holds(&text) {
+            return Instant::now();
+        }
+        assert!(begun.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+}
+
+/// How long the first decisions, the writes of scales and the first statuses take from the start of the process.
+async fn start(
+    world: &World,
+    running: &Running,
+    raised: usize,
+    (begun, begun_at): (Instant, SystemTime),
+) -> Value {
+    let (all, port) = (world.size.autoscalers as f64, running.metrics_port);
+    let decided = |text: &str| sum(text, "plimsoll_decisions_total", "");
+    let first = wait_until(world, port, "a decision", |text| decided(text) > 0.0).await;
+    let scaled = wait_until(world, port, "scales are written", |text| {
+        sum(text, "plimsoll_decisions_total", "outcome=\"rescaled\"") >= raised as f64
+    })
+    .await;
+    // Those that were evaluated again meanwhile count twice: the ledger tells when each was for the first time.
+    wait_until(world, port, "all are decided", |text| decided(text) >= 1.2 * all).await;
+    let written = wait_until(world, port, "all statuses are written", |text| {
+        statuses(text) >= all && sum(text, "plimsoll_status_writes_waiting", "") == 0.0
+    })
+    .await;
+    let peak = peak_memory(running.processes[0].1.program_id());
+    let seconds = |at: Instant| fine((at - begun).as_secs_f64());
+    let each = first_decisions(world, port, begun_at).await;
+    json!({
+        "start_to_a_decision_seconds": seconds(first),
+        "start_to_first_decision_of_each_seconds": each.map(fine),
+        "start_to_scales_written_seconds": seconds(scaled),
+        "start_to_all_statuses_seconds": seconds(written),
+        "start_peak_memory_mb": fine(peak),
+    })
+}
+
+/// The status writes that a replica has sent.
+fn statuses(text: &str) -> f64 {
+    sum(text, "plimsoll_kube_requests_total", "resource=\"autoscalers/status\"")
+}
+
+/// When the last autoscaler was decided on for the first time, in seconds after the start, by the ledger; none if there
+/// is no ledger.
+async fn first_decisions(world: &World, port: u16, begun: SystemTime) -> Option<f64> {
+    let path = "/apis/decisions.plimsoll.dev/v1alpha1/decisions?limit=1000";
+    let (client, mut first) = (load::client(world), HashMap::new());
+    let mut token = String::new();
+    loop {
+        let url = format!("https://127.0.0.1:{port}{path}&continue={token}");
+        let response = client.get(url).send().await.ok()?.error_for_status().ok()?;
+        let list: Value = response.text().await.ok()?.parse().ok()?;
+        for decision in list["items"].as_array()? {
+            let metadata = &decision["metadata"];
+            let name = (metadata["namespace"].clone(), metadata["labels"].clone());
+            let time: jiff::Timestamp = decision["firstTime"].as_str()?.parse().ok()?;
+            let known = first.entry(format!("{name:?}")).or_insert(time);
+            *known = time.min(*known);
+        }
+        match list["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
+            Some(next) => token = next.replace('/', "%2F"),
+            None => break,
+        }
+    }
+    let begun = jiff::Timestamp::try_from(begun).ok()?;
+    let is_complete = first.len() == world.size.autoscalers;
+    let last = first.into_values().max().filter(|_| is_complete)?;
+    Some((last - begun).total(jiff::Unit::Second).expect("a time"))
+}
+
+/// What it costs that pods are replaced, beyond a round in which none is.
+async fn replace_pods(world: &World, running: &Running, usual: &Block) -> Value {
+    show_progress(&format!("replacing {REPLACED} pods"));
+    let process = running.processes[0].1.program_id();
+    let client = load::client(world);
+    let read = async || {
+        let text = metrics(&client, running.metrics_port).await.expect("metrics");
+        let of = |name: &str| sum(&text, name, "");
+        [cpu_seconds(process), of("plimsoll_kube_requests_total"), of(QUERIES)]
+    };
+    let (before, begun) = (read().await, Instant::now());
+    world.replace_pods(REPLACED).await;
+    let took = begun.elapsed().as_secs_f64();
+    tokio::time::sleep_until((begun + ROUND).into()).await;
+    let after = read().await;
+    let of_round = |process: &str| {
+        let cpu = usual.rounds.iter().filter_map(|round| round.cpu.get(process));
+        cpu.sum::<f64>() / usual.rounds.len() as f64
+    };
+    let [cpu, requests, queries] = [0, 1, 2].map(|index| after[index] - before[index]);
+    json!({
+        "pods_replaced": REPLACED,
+        "pods_replaced_within_seconds": fine(took),
+        "pods_replaced_cpu_seconds_beyond_a_round": fine(cpu - of_round("plimsoll")),
+        "pods_replaced_kube_requests": requests,
+        "pods_replaced_queries_of_the_round": queries,
+    })
+}
+
+/// Plimsoll's counter of its requests to Prometheus.
+const QUERIES: &str = "plimsoll_prometheus_requests_total";
+
+/// What two replicas cost Prometheus, as a multiple of one.
+fn of_two(one: &Block, two: &Block, idle: &Block) -> Value {
+    let net = |block: &Block, of: &dyn Fn(&Block) -> f64| {
+        of(block) / block.seconds() - of(idle) / idle.seconds()
+    };
+    let ratio = |of: &dyn Fn(&Block) -> f64| fine(net(two, of) / net(one, of));
+    let cpu = |name: &'static str| {
+        move |block: &Block| -> f64 {
+            block.rounds.iter().filter_map(|round| round.cpu.get(name)).sum()
+        }
+    };
+    json!({
+        "two_replicas_queries": ratio(&|block| block.queries),
+        "two_replicas_evaluation": ratio(&|block| block.query_seconds),
+        "two_replicas_prometheus_cpu": ratio(&cpu("prometheus")),
+        "second_replica_cpu_share": fine(cpu("second")(two) / two.seconds()),
+        "second_replica_peak_memory_mb": two.memory.get("second").copied().map(fine),
+    })
+}
+
+/// What the other replica does when it takes over: when it has decided on each, and how many statuses it writes.
+async fn fail_over(world: &World, port: u16) -> Value {
+    show_progress("failing over");
+    let (client, killed) = (load::client(world), Instant::now());
+    let leads = |text: &str| sum(text, "plimsoll_leader", "") == 1.0;
+    let led = wait_until(world, port, "the other replica leads", leads).await;
+    let before = metrics(&client, port).await.expect("metrics");
+    tokio::time::sleep_until((led + AFTER_FAILOVER).into()).await;
+    let after = metrics(&client, port).await.expect("metrics");
+    let decisions = |text: &str, outcome: &str| sum(text, "plimsoll_decisions_total", outcome);
+    json!({
+        "failover_seconds": fine((led - killed).as_secs_f64()),
+        "failover_statuses_written": statuses(&after),
+        "failover_scales_written": decisions(&after, "outcome=\"rescaled\""),
+        "failover_decisions": decisions(&after, "") - decisions(&before, ""),
+        "failover_seconds_watched": AFTER_FAILOVER.as_secs(),
+    })
+}
