@@ -12,6 +12,7 @@ use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use http::{Method, Request, Response};
 use plimsoll::prometheus::{BodyStream, Transport, TransportError};
+use plimsoll::promql::union::QUERY_LABEL;
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -387,8 +388,8 @@ impl Network {
         locked(&self.state).listings[replica] += u64::from(path == "api/v1/series");
         let query = form.iter().find(|(name, _)| name == "query");
         if let Some((_, query)) = query.filter(|_| path == "api/v1/query") {
-            let metric = METRICS.into_iter().find(|metric| query.contains(metric));
-            locked(&self.state).queried.extend(metric.map(|metric| ((replica, metric), now)));
+            let metrics = METRICS.into_iter().filter(|metric| query.contains(metric));
+            locked(&self.state).queried.extend(metrics.map(|metric| ((replica, metric), now)));
         }
         let wall = self.base + self.now();
         let (mut code, mut body) = locked(&self.prometheus).handle(path, &form, wall);
@@ -403,8 +404,9 @@ impl Network {
             Some(Lie::Truncated) => body.truncate(body.len() / 2),
             Some(Lie::Error) => (code, body) = (500, "out of order".to_owned()),
         }
-        if query.is_some_and(|(_, query)| query.contains("queue_depth")) {
-            let _ = self.asks.send(Ask::Measured { replica, at: now, messages: first(&body) });
+        if let Some((_, query)) = query.filter(|(_, query)| query.contains("queue_depth")) {
+            let messages = messages(query, &body);
+            let _ = self.asks.send(Ask::Measured { replica, at: now, messages });
         }
         let stream = stream::once(async move { Ok(Bytes::from(body)) }).boxed();
         let response = Response::builder().status(code).body(stream);
@@ -424,10 +426,19 @@ fn partial(body: &str) -> String {
     response.to_string()
 }
 
-/// The first value of a result.
-fn first(body: &str) -> Option<f64> {
+/// The length of the queue in the result of a query that asks for it alone, or for several metrics at once.
+fn messages(query: &str, body: &str) -> Option<f64> {
     let response: serde_json::Value = serde_json::from_str(body).ok()?;
-    response.pointer("/data/result/0/value/1")?.as_str()?.parse().ok()
+    let rows = response.pointer("/data/result")?.as_array()?;
+    let (before, _) = query.split_once("queue_depth")?;
+    let row = match before.matches("label_replace(").count().checked_sub(1) {
+        None => rows.first(),
+        Some(member) => {
+            let number = serde_json::Value::from(member.to_string());
+            rows.iter().find(|row| row["metric"][QUERY_LABEL] == number)
+        }
+    };
+    row?.pointer("/value/1")?.as_str()?.parse().ok()
 }
 
 /// The parameters of a request, from its URL and its body.

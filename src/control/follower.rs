@@ -39,7 +39,8 @@ pub fn apply(
 }
 
 /// Notes changes of the scale. Returns whether that is enough: its metrics were read in this turn, at the same
-/// replicas.
+/// replicas. These count as recommended then, so that no window ends before those of the leader: it would have
+/// scaled up, and where the load has fallen since, replicas are kept a little longer.
 pub async fn looked(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
@@ -50,5 +51,9 @@ pub async fn looked(
     let read = ctx.bounded(read_target(ctx, None, autoscaler, spec, state)).await;
     let Ok((Ok(target), at)) = read else { return false };
     state.note_scale(spec, &target, at);
-    target.replicas.spec_replicas == replicas
+    let is_enough = target.replicas.spec_replicas == replicas;
+    if is_enough {
+        state.history.keep(replicas, at.process);
+    }
+    is_enough
 }

@@ -133,6 +133,14 @@ impl ScalingHistory {
         self.recommend(replicas, now, None);
     }
 
+    /// Records that so many replicas are kept, without a decision: in the place of recommendations of the same.
+    pub fn keep(&mut self, replicas: i32, now: UnixMillis) {
+        match self.recommendations.iter_mut().rfind(|made| made.replicas == replicas) {
+            Some(same) => same.time = same.time.max(now),
+            None => self.recommend(replicas, now, None),
+        }
+    }
+
     /// The history without entries that no later decision can see: recommendations that a
     /// later one is both as high and as low as, events beyond their periods, and
     /// entries older than the longest window, `longest` in ms.

@@ -87,7 +87,10 @@ impl Server {
                 let names = registry.external_metrics().map(|(metric, _)| metric.clone());
                 names.map(ServedResource::external_metric).collect()
             }),
-            ApiGroup::Decisions => BTreeSet::from([ServedResource::decisions()]),
+            ApiGroup::Decisions => match self.decisions.are_kept() {
+                true => BTreeSet::from([ServedResource::decisions()]),
+                false => BTreeSet::new(),
+            },
             ApiGroup::Resource => match self.rules.rules().resource {
                 Some(_) => BTreeSet::from(ServedResource::resource_metrics()),
                 None => BTreeSet::new(),

@@ -9,6 +9,7 @@ use crate::conditions::locked;
 use crate::oracle::{Oracle, time};
 use crate::plan::{MINUTE, Millis, REPLICAS, SCRAPE};
 use crate::prometheus::Labels;
+use plimsoll::promql::union::QUERY_LABEL;
 use serde_json::{Value, json};
 use std::collections::VecDeque;
 
@@ -135,8 +136,15 @@ impl World {
 
 /// How many values of the crowd's metric a response of Prometheus has; none if the request is of another.
 pub fn values(form: &[(String, String)], body: &str) -> usize {
-    let asks = form.iter().any(|(name, value)| name == "query" && value.contains(METRIC));
-    if asks { body.matches(r#""metric":"#).count() } else { 0 }
+    let query = form.iter().find(|(name, value)| name == "query" && value.contains(METRIC));
+    let Some((_, query)) = query else { return 0 };
+    if !query.contains(QUERY_LABEL) {
+        return body.matches(r#""metric":"#).count();
+    }
+    let members = query.split("label_replace(").skip(1).enumerate();
+    let of_crowd = members.filter(|(_, member)| member.contains(METRIC));
+    let rows = |number| body.matches(&format!("\"{QUERY_LABEL}\":\"{number}\"")).count();
+    of_crowd.map(|(number, _)| rows(number)).sum()
 }
 
 fn namespace(number: usize) -> String {

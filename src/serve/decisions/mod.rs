@@ -54,6 +54,12 @@ impl Decisions {
         Self { ledger, watches: SeatPool::new(MAX_WATCHES), of_tenant, of_replicas, own_name }
     }
 
+    /// Whether decisions are kept. Where they are not, discovery does not list them: who caches all that may be listed, such
+    /// as Argo CD, would fail at them.
+    pub fn are_kept(&self) -> bool {
+        self.ledger.versions() != Err(Behind::Off)
+    }
+
     /// The resource versions, if this replica knows all that the leader knows.
     fn versions(&self) -> Result<Versions, ApiError> {
         self.ledger.versions().map_err(|behind| match behind {
