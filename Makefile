@@ -6,7 +6,7 @@ comma := ,
 export NO_PROXY := localhost,127.0.0.1$(if $(NO_PROXY)$(no_proxy),$(comma)$(or $(NO_PROXY),$(no_proxy)))
 
 .PHONY: help build parts all-parts test test-all test-node test-node-short libc old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-large bench-growth \
-	bench-outage bench-fairness bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop fuzz backtests generate workflows static image release sbom release-sboms licenses advisories clean
+	bench-outage bench-fairness bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop docs fuzz backtests generate workflows static image release sbom release-sboms licenses advisories clean
 
 help: ## List what there is
 	@grep -E '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 14
@@ -28,12 +28,13 @@ test-all: ## That, and what takes longer: Thanos, the oldest Kubernetes, all tes
 
 PARTS := lint licenses unit conformance simulate-fixed all-parts e2e test-node-short
 
-lint: ## Formatting, lints, the links of comments, and the workflows of CI
+lint: ## Formatting, lints, the links of comments and documents, and the workflows of CI
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	@# The lock file of the fuzz targets is its own.
 	cd fuzz && $(CARGO) metadata --locked --format-version 1 >/dev/null
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --locked --no-deps --document-private-items --quiet
+	@docs/links
 
 # All tests are of the whole workspace: the features of dependencies are those of all packages that a command names,
 # and others would be other builds.
@@ -203,6 +204,7 @@ REMAP := $(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo $(CURDIR)=/plimsoll $(TARGET)
 DENY := $(TOOLS)/bin/cargo-deny
 CYCLONEDX := $(TOOLS)/bin/cargo-cyclonedx
 ACTIONLINT := $(TOOLS)/bin/actionlint-1.7.12
+MDBOOK := $(TOOLS)/bin/mdbook
 
 $(DENY):
 	@# Compiled once and run once on a fresh clone: what counts is the sum.
@@ -211,11 +213,26 @@ $(DENY):
 $(CYCLONEDX):
 	$(CARGO) install --quiet --locked --root $(TOOLS) cargo-cyclonedx@0.5.9
 
+$(MDBOOK):
+	$(CARGO) install --quiet --locked --root $(TOOLS) --no-default-features --features search mdbook@0.5.4
+
 # Go names the program as its folder.
 $(ACTIONLINT):
 	@mkdir -p $(@D)
 	GOBIN=$(@D) go install github.com/rhysd/actionlint/cmd/actionlint@v$(lastword $(subst -, ,$@))
 	@mv $(@D)/actionlint $@
+
+# The pages, those outside of docs/ that they lead to, and the files that both show.
+BOOK := $(TARGET)/book
+PAGES := README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md SECURITY.md Dockerfile LICENSE docs deploy config \
+	tests/data/traces/README.md tests/mutations/README.md .github/workflows
+
+docs: $(MDBOOK) ## The documents as a site, target/book/html/index.html; fails at a link that leads nowhere
+	@rm -rf $(BOOK) && mkdir -p $(BOOK)/src && cp --parents -r $(PAGES) $(BOOK)/src && cp docs/book.toml docs/site.css $(BOOK)
+	@# Its links are relative to docs/; those of the book to the root.
+	@sed -E 's,\]\((\.\./)?,](docs/\1,; s,\]\(docs/\.\./,](,' docs/SUMMARY.md > $(BOOK)/src/SUMMARY.md
+	@docs/links $(BOOK)/src
+	@$(MDBOOK) build $(BOOK)
 
 lint: workflows
 

@@ -104,7 +104,7 @@ fn every_link_of_the_documents_leads_somewhere() {
     let mut pages: Vec<_> = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"]
         .map(|page| root().join(page))
         .into();
-    for folder in ["docs", "docs/runbooks"] {
+    for folder in ["docs", "docs/runbooks", "docs/zh"] {
         let files = std::fs::read_dir(root().join(folder)).expect("a folder").flatten();
         pages.extend(
             files.map(|file| file.path()).filter(|path| path.extension() == Some("md".as_ref())),
