@@ -8,6 +8,7 @@ mod block;
 mod fairness;
 mod growth;
 mod load;
+mod machine;
 mod measure;
 mod outage;
 mod report;
@@ -38,6 +39,7 @@ struct Plan {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    println!("machine: {}", machine::machine());
     let peers = Size { autoscalers: 1_000, pods: 10 };
     let plan = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => {
