@@ -6,7 +6,7 @@ use crate::crd::AutoscalerStatus;
 use crate::hpa::{Metric, MetricSource, ResourceTarget, ScalarTarget, Spec};
 use crate::k8s::Quantity;
 use crate::live::LiveStatus;
-use crate::watch::{AutoscalerRef, Cluster, ObjectKey};
+use crate::watch::{AutoscalerRecord, AutoscalerRef, Cluster, ObjectKey};
 use k8s_openapi::api::autoscaling::v2::{MetricStatus, MetricValueStatus};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric};
@@ -45,12 +45,15 @@ struct Shown {
 /// Label names and values.
 type Labels<'a> = Vec<(&'static str, &'a str)>;
 
+/// Adds a series with these labels and this value.
+type Add<'a> = &'a mut dyn FnMut(Labels<'_>, f64);
+
 /// A metric: its name, the labels beside those of the Autoscaler, its help, and its series for an Autoscaler.
 struct Family {
     name: &'static str,
     labels: &'static [&'static str],
     help: &'static str,
-    series: fn(&Shown, &mut dyn FnMut(Labels<'_>, f64)),
+    series: fn(&Shown, Add<'_>),
 }
 
 /// The labels of the Autoscaler, and others.
@@ -176,18 +179,14 @@ pub fn descriptions() -> impl Iterator<Item = MetricDescription> {
     FAMILIES.iter().map(move |all| describe(all.name, all.labels, all.help)).chain(left_out)
 }
 
-fn number(value: Option<i32>, add: &mut dyn FnMut(Labels<'_>, f64)) {
+fn number(value: Option<i32>, add: Add<'_>) {
     if let Some(value) = value {
         add(Vec::new(), value.into());
     }
 }
 
 /// Adds a value of each metric that has a target, made from its index, the type of its target, and that.
-fn targets(
-    shown: &Shown,
-    add: &mut dyn FnMut(Labels<'_>, f64),
-    value: impl Fn((usize, &str), f64) -> Option<f64>,
-) {
+fn targets(shown: &Shown, add: Add<'_>, value: impl Fn((usize, &str), f64) -> Option<f64>) {
     let metrics = shown.spec.iter().flat_map(|spec| spec.metrics.iter()).enumerate();
     for (index, metric) in metrics {
         let Some((name, kind, target)) = target(metric) else { continue };
@@ -242,18 +241,18 @@ fn current(metric: &MetricStatus, kind: &str) -> Option<f64> {
 impl AutoscalerSource {
     /// The Autoscalers that have metrics, and the number of the others.
     fn shown(&self) -> (Vec<Shown>, usize) {
-        let (mut shown, all) = self.cluster.read(|index| {
+        let (shown, all) = self.cluster.read(|index| {
             let all = index.autoscalers();
             let count = all.len();
             let show = |(key, record): (&ObjectKey, &Arc<_>)| (key.clone(), Arc::clone(record));
             (all.take(self.limit).map(show).collect::<Vec<_>>(), count)
         });
-        let show = |(key, record): (ObjectKey, Arc<crate::watch::AutoscalerRecord>)| Shown {
+        let show = |(key, record): (ObjectKey, Arc<AutoscalerRecord>)| Shown {
             spec: record.parsed.as_ref().ok().map(|parsed| parsed.scaling.spec.clone()),
             status: self.live.get(&AutoscalerRef::autoscaler(key.clone())),
             key,
         };
-        let shown: Vec<Shown> = shown.drain(..).map(show).collect();
+        let shown: Vec<Shown> = shown.into_iter().map(show).collect();
         let left_out = all - shown.len();
         (shown, left_out)
     }
