@@ -208,7 +208,7 @@ generate: ## Write what is made from the code
 	mv docs/reference.md.new docs/reference.md
 	(printf '# Made by `make generate` from alerts.yaml.\napiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: plimsoll\n  namespace: plimsoll\nspec:\n'; \
 		sed 's/^\(.\)/  \1/' deploy/monitoring/alerts.yaml) > deploy/monitoring/prometheusrule.yaml
-	cp deploy/base/crd.yaml deploy/monitoring/alerts.yaml deploy/monitoring/dashboard.json deploy/chart/files/
+	cp deploy/base/crd.yaml deploy/monitoring/alerts.yaml deploy/monitoring/dashboard*.json deploy/chart/files/
 	deploy/chart-readme > deploy/chart/README.md.new
 	mv deploy/chart/README.md.new deploy/chart/README.md
 

@@ -1,7 +1,7 @@
 //! kube-state-metrics, scraped by the cluster's Prometheus.
 
 use crate::cluster::Cluster;
-use crate::parts::parts;
+use crate::parts::{parts, root};
 use crate::ports::free_port;
 use crate::process::Process;
 use crate::wait::eventually;
@@ -13,13 +13,17 @@ pub struct KubeStateMetrics {
 }
 
 impl KubeStateMetrics {
-    /// Starts it, has Prometheus scrape it every second, and waits until it was scraped. Prometheus is started again.
+    /// Starts it with the configuration for Autoscalers, has Prometheus scrape it every second, and waits until it was scraped. Prometheus is started again.
     pub async fn start(cluster: &mut Cluster) -> Self {
         let program = parts(&["kube-state-metrics"]).join("kube-state-metrics");
         let [port, telemetry] = std::array::from_fn(|_| free_port());
         let arguments = [
             format!("--kubeconfig={}", cluster.kubeconfig.display()),
             "--resources=deployments,statefulsets,replicasets,pods".to_owned(),
+            format!(
+                "--custom-resource-state-config-file={}",
+                root().join("deploy/monitoring/kube-state-metrics.yaml").display()
+            ),
             "--host=127.0.0.1".to_owned(),
             format!("--port={port}"),
             "--telemetry-host=127.0.0.1".to_owned(),

@@ -190,6 +190,9 @@ fn compare(
     };
     account::record(ctx, autoscaler, facts, account, state);
     let failed = decision.outcome == Outcome::Failed;
+    if failed {
+        ctx.metrics.forget(&autoscaler.key);
+    }
     let replicas = target.as_ref().map(|target| target.replicas.spec_replicas);
     let desired = match (&decision.outcome, &replicas) {
         (Outcome::Rescale { to, .. }, _) => *to,

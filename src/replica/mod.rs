@@ -85,6 +85,8 @@ impl Shared {
         let Parts { flags, config, api, prometheus, metrics, .. } = parts;
         let (cluster, synced) = (Cluster::default(), WatchStatuses::default());
         metrics.show(synced.clone());
+        let live = LiveStatus::default();
+        metrics.show_autoscalers(cluster.clone(), live.clone(), flags.autoscaler_metrics_limit);
         let samples = Store::new(prometheus.clone(), flags.sample_max_age, spawner.clone());
         let resources = Resources::new(api.clone());
         let live_config = LiveConfig::new(config);
@@ -110,7 +112,7 @@ impl Shared {
             resources,
             rules,
             config: live_config,
-            live: LiveStatus::default(),
+            live,
             ledger: Ledger::new(flags.decision_ledger_bytes, parts.clock.wall_ms()),
             metrics: metrics.clone(),
         }

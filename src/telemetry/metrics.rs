@@ -1,5 +1,6 @@
 //! Plimsoll's own metrics.
 
+use super::autoscalers::{self, AutoscalerCollector, AutoscalerSource};
 use super::decisions::{self, DecisionCollector};
 use super::exposition::as_prometheus_text;
 use super::kube::KubeMetrics;
@@ -7,7 +8,8 @@ use super::process::{self, ProcessCollector, WatchCollector};
 use super::registrar::{MetricDescription, Registrar, seconds};
 use super::serving::ServingMetrics;
 use crate::ledger::{DecisionLog, Ledger};
-use crate::watch::{ObjectKey, WatchStatuses};
+use crate::live::LiveStatus;
+use crate::watch::{Cluster, ObjectKey, WatchStatuses};
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
@@ -88,6 +90,7 @@ pub struct Metrics {
     pub kube: KubeMetrics,
     watches: WatchCollector,
     decisions_kept: DecisionCollector,
+    by_autoscaler: AutoscalerCollector,
 }
 
 fn unix_seconds(time: SystemTime) -> f64 {
@@ -217,7 +220,7 @@ impl Default for Metrics {
             ),
             native_desired: all.add(
                 ("native_hpa_desired_replicas", None, "gauge", &["namespace", "name", "by"]),
-                "Replicas wanted for an observed native HPA, by who decided",
+                "Number of replicas desired for an observed native HPA, by who decided; absent while Plimsoll can't decide",
                 Family::default(),
             ),
             native_comparisons: all.add(
@@ -259,6 +262,7 @@ impl Default for Metrics {
             kube: KubeMetrics::new(&mut all),
             watches: WatchCollector::default(),
             decisions_kept: DecisionCollector::default(),
+            by_autoscaler: AutoscalerCollector::default(),
             descriptions: Vec::new(),
             registry: Registry::default(),
         };
@@ -267,8 +271,10 @@ impl Default for Metrics {
         registry.register_collector(Box::new(ProcessCollector));
         registry.register_collector(Box::new(metrics.watches.clone()));
         registry.register_collector(Box::new(metrics.decisions_kept.clone()));
+        registry.register_collector(Box::new(metrics.by_autoscaler.clone()));
         descriptions.extend(process::descriptions());
         descriptions.extend(decisions::descriptions());
+        descriptions.extend(autoscalers::descriptions());
         Self { registry, descriptions, ..metrics }
     }
 }
@@ -345,7 +351,7 @@ impl Metrics {
         self.foreign_replica_writes.inc();
     }
 
-    /// Removes the metrics of a native HPA.
+    /// Removes the metrics of a native HPA that is gone, or can't be decided on.
     pub fn forget(&self, key: &ObjectKey) {
         for by in [PLIMSOLL, KUBE_CONTROLLER_MANAGER] {
             self.native_desired.remove(&desired_by(key, by));
@@ -419,6 +425,12 @@ impl Metrics {
     /// Shows this ledger and this decision log from now on.
     pub fn show_decisions(&self, ledger: Ledger, log: Option<DecisionLog>) {
         let _ = self.decisions_kept.0.set((ledger, log));
+    }
+
+    /// Shows the Autoscalers of this cluster from now on, at most `limit` of them.
+    pub fn show_autoscalers(&self, cluster: Cluster, live: LiveStatus, limit: usize) {
+        let source = AutoscalerSource { cluster, live, limit, leader: self.leader.clone() };
+        let _ = self.by_autoscaler.0.set(source);
     }
 
     /// All metrics in OpenMetrics.

@@ -1,5 +1,6 @@
 //! Logs, and Plimsoll's own metrics.
 
+mod autoscalers;
 mod decisions;
 mod exposition;
 mod kube;

@@ -13,13 +13,18 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug)]
 pub struct ProcessCollector;
 
-const PROCESS: [(&str, &str, &str); 7] = [
+const PROCESS: [(&str, &str, &str); 8] = [
     ("process_cpu_seconds", "counter", "CPU time that the process has used"),
     ("process_resident_memory_bytes", "gauge", "Memory that the process has"),
     ("process_virtual_memory_bytes", "gauge", "Address space that the process has"),
     ("process_start_time_seconds", "gauge", "When the process started, in seconds since 1970"),
     ("process_open_fds", "gauge", "Files and connections that the process has open"),
     ("process_max_fds", "gauge", "Files and connections that the process may have open"),
+    (
+        "plimsoll_memory_limit_bytes",
+        "gauge",
+        "Memory limit of the container in bytes; absent if it has none",
+    ),
     ("plimsoll_tasks", "gauge", "Tasks of the asynchronous runtime that live"),
 ];
 
@@ -64,14 +69,21 @@ fn values() -> [Option<f64>; PROCESS.len()] {
         STARTED.get().copied().or_else(|| started().map(|start| *STARTED.get_or_init(|| start))),
         process.as_ref().and_then(|process| Some(process.fd_count().ok()? as f64)),
         limit,
+        memory_limit(),
         tasks(),
     ]
+}
+
+/// The limit of the root of the cgroup namespace (cgroup v2), which is the container's own.
+#[cfg(target_os = "linux")]
+fn memory_limit() -> Option<f64> {
+    std::fs::read_to_string("/sys/fs/cgroup/memory.max").ok()?.trim().parse().ok()
 }
 
 /// The values of these metrics; this system has no `/proc`.
 #[cfg(not(target_os = "linux"))]
 fn values() -> [Option<f64>; PROCESS.len()] {
-    [None, None, None, None, None, None, tasks()]
+    [None, None, None, None, None, None, None, tasks()]
 }
 
 impl Collector for ProcessCollector {
@@ -161,7 +173,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     fn the_process_is_measured() {
         let measured = || values().map(|value| value.unwrap_or(-1.0));
-        let ([cpu, resident, space, start, open, most, _], begun) = (measured(), Instant::now());
+        let ([cpu, resident, space, start, open, most, ..], begun) = (measured(), Instant::now());
         // A tick is a hundredth of a second.
         while measured()[0] < cpu + 0.1 {
             assert!(begun.elapsed().as_secs() < 60, "{cpu} s of CPU time do not grow");
@@ -186,6 +198,9 @@ mod tests {
         let mut text = String::new();
         encode(&mut text, &registry).unwrap();
         for MetricDescription { name, kind, .. } in descriptions() {
+            if name == "plimsoll_memory_limit_bytes" && memory_limit().is_none() {
+                continue;
+            }
             let family = name.strip_suffix("_total").unwrap_or(&name);
             assert!(text.contains(&format!("# TYPE {family} {kind}\n")), "{name}\n{text}");
         }

@@ -100,6 +100,13 @@ impl Index {
         self.autoscalers.keys().cloned().collect()
     }
 
+    /// All Autoscalers, in the order of namespace and name.
+    pub fn autoscalers(
+        &self,
+    ) -> impl ExactSizeIterator<Item = (&ObjectKey, &Arc<AutoscalerRecord>)> {
+        self.autoscalers.iter()
+    }
+
     /// One Autoscaler.
     pub fn autoscaler(&self, key: &ObjectKey) -> Option<Arc<AutoscalerRecord>> {
         self.autoscalers.get(key).cloned()

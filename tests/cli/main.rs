@@ -340,7 +340,12 @@ fn what_make_generate_writes_is_as_it_would_write_it() {
     let yaml = |path: &str| -> serde_json::Value { serde_saphyr::from_str(&read(path)).unwrap() };
     let rule = yaml("deploy/monitoring/prometheusrule.yaml");
     assert_eq!(rule["spec"], yaml("deploy/monitoring/alerts.yaml"), "run `make generate`");
-    for copied in ["base/crd.yaml", "monitoring/alerts.yaml", "monitoring/dashboard.json"] {
+    for copied in [
+        "base/crd.yaml",
+        "monitoring/alerts.yaml",
+        "monitoring/dashboard.json",
+        "monitoring/dashboard-autoscaler.json",
+    ] {
         let name = copied.rsplit('/').next().unwrap();
         let copy = read(&format!("deploy/chart/files/{name}"));
         assert!(copy == read(&format!("deploy/{copied}")), "`make generate` copies {copied}");

@@ -470,10 +470,12 @@ fn the_values_for_a_decision_log_have_a_volume_that_is_large_enough() {
 
 #[test]
 fn monitoring_needs_no_file_inside_prometheus() {
-    let values = "serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true";
+    let values = "serviceMonitor.enabled=true,prometheusRule.enabled=true,dashboard.enabled=true,\
+         prometheusRule.runbookUrl=https://runbooks.example/";
     let objects = template(&set(values)).unwrap();
     let endpoint = &object(&objects, "ServiceMonitor", "plimsoll")["spec"]["endpoints"][0];
     assert_eq!(endpoint.get("bearerTokenFile"), None);
+    assert_eq!(endpoint["honorLabels"], true, "a metric of an Autoscaler has its namespace");
     let secret = &endpoint["authorization"]["credentials"];
     let name = secret["name"].as_str().expect("a Secret");
     let secret = object(&objects, "Secret", name);
@@ -482,5 +484,13 @@ fn monitoring_needs_no_file_inside_prometheus() {
     object(&objects, "ServiceAccount", account.expect("an account"));
     let binding = object(&objects, "ClusterRoleBinding", ":scraper");
     assert_eq!(binding["subjects"][0]["name"], account.unwrap());
-    assert!(object(&objects, "PrometheusRule", "plimsoll")["spec"]["groups"].is_array());
+    let rule = object(&objects, "PrometheusRule", "plimsoll");
+    assert!(rule["spec"]["groups"].is_array());
+    let boards = object(&objects, "ConfigMap", "-dashboard");
+    assert_eq!(boards["data"].as_object().map(serde_json::Map::len), Some(2));
+    for linked in [rule, boards] {
+        let text = linked.to_string();
+        assert!(text.contains("https://runbooks.example/Plimsoll"), "{text}");
+        assert!(!text.contains("docs/runbooks"), "{text}");
+    }
 }

@@ -20,6 +20,7 @@ mod joined;
 mod memory;
 mod metric_rules;
 mod modes;
+mod monitoring;
 mod observed;
 mod oldest;
 mod operating;

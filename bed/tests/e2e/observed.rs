@@ -1,7 +1,7 @@
-//! What observing native HPAs costs.
+//! What observing native HPAs costs and shows.
 
 use crate::duel::RULES;
-use crate::on_own_bed;
+use crate::{FOLLOWS, SOON, on_own_bed, on_shared_bed};
 use bed::workload::Namespace;
 use bed::{Options, eventually};
 use std::fmt::Write;
@@ -62,5 +62,22 @@ fn a_hundred_observed_hpas_cost_the_api_server_next_to_nothing() {
         println!("{sent} requests for {evaluations} evaluations of {HPAS} HPAs");
         assert!(evaluations >= 9 * HPAS, "{evaluations}");
         assert!(sent <= 2.0, "{sent}");
+    });
+}
+
+#[test]
+fn an_hpa_that_plimsoll_cannot_decide_on_has_no_desired_replicas() {
+    on_shared_bed("observed-failing", async |bed, ns| {
+        ns.deployment("web", 1, "").await;
+        ns.hpa("web", "http_requests_total", "10", 5).await;
+        bed.cluster.load(&ns.name, "app=web", "/hit/http_requests_total", 9.0).await;
+        let is_shown = async |expected: bool| {
+            let metrics = bed.plimsoll.metrics(&bed.cluster).await;
+            let series = "plimsoll_native_hpa_desired_replicas{namespace=\"observed-failing\"";
+            if metrics.contains(series) == expected { Ok(()) } else { Err(metrics) }
+        };
+        eventually("it is decided on", FOLLOWS, async || is_shown(true).await).await;
+        bed.cluster.kubectl(&["-n", &ns.name, "delete", "deployment", "web"]).await;
+        eventually("its target is gone", SOON, async || is_shown(false).await).await;
     });
 }

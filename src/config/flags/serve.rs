@@ -250,6 +250,11 @@ pub struct ServeFlags {
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
     pub decision_log_max_bytes: u64,
 
+    /// The number of Autoscalers that have metrics of their own (plimsoll_autoscaler_*), in the order of namespace
+    /// and name; 0 for none. Each has about 10 series, and 2 for each metric.
+    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    pub autoscaler_metrics_limit: usize,
+
     /// How much is logged, in klog's numbers: from 4 on as --log-level=debug, from 8 on trace.
     #[arg(short, long, value_name = "LEVEL", default_value_t = 0)]
     pub v: u8,

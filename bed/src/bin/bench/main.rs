@@ -15,6 +15,7 @@ mod growth;
 mod kernels;
 mod large;
 mod load;
+mod machine;
 mod measure;
 mod mixed;
 mod outage;
@@ -49,6 +50,7 @@ struct Plan {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
+    println!("machine: {}", machine::machine());
     let peers = Size { autoscalers: 1_000, pods: 10 };
     let plan = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => {

@@ -1,6 +1,7 @@
 //! The report: all figures side by side.
 
 use crate::load::Load;
+use crate::machine::machine;
 use crate::measure::{Block, millis};
 use crate::round::ROUND;
 use crate::sides::{CONNECTIONS, ServeResult};
@@ -224,7 +225,7 @@ impl Report {
             .collect();
         let file = root().join("target/bench/peers.json");
         std::fs::create_dir_all(file.parent().expect("a folder")).expect("a folder");
-        let text = json!({"autoscalers": size.autoscalers, "pods": size.pods, "figures": figures,
+        let text = json!({"machine": machine(), "autoscalers": size.autoscalers, "pods": size.pods, "figures": figures,
             "memory": {"plimsoll": ours.memory_of, "peers_tuned": tuned.memory_of}, "ratios": ratios});
         std::fs::write(&file, format!("{text:#}\n")).expect("a file");
         println!("\nwritten to target/bench/peers.json");
