@@ -6,7 +6,7 @@ use super::prometheus::redact_url;
 use super::proxy::choose_proxy;
 use crate::causes::causes;
 use crate::clock::{Clock, Dated};
-use crate::config::ServeFlags;
+use crate::config::{KubectlFlags, ServeFlags};
 use crate::kube_error::worded;
 use crate::retry::{Counting, Retries};
 use crate::telemetry::Metrics;
@@ -237,29 +237,41 @@ impl AsKubectl {
 fn tell_of_retry(status: u16) {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
-        let text = format!("plimsoll: the API server answers {status}: asking again");
+        let text = format!("plimsoll: the API server responded with {status}, retrying");
         let _ = writeln!(std::io::stderr(), "{text}");
     });
 }
 
+/// The contexts of the kubeconfig.
+///
+/// # Errors
+/// If it can't be read.
+pub fn contexts(flags: &KubectlFlags) -> Result<Vec<String>, ConnectError> {
+    let file = match flags.kubeconfig.as_deref() {
+        Some(path) => Some(kubeconfig::read("--kubeconfig", path)?),
+        None => kubeconfig::found()?,
+    };
+    let all = file.into_iter().flat_map(|file| file.config.contexts);
+    Ok(all.map(|context| context.name).collect())
+}
+
 /// The client of the API server as kubectl configures it: by the kubeconfig of a flag, or as it finds one, or by the
-/// service account of the pod. A server that is silent for so long in an answer has failed, and one that is overloaded is
+/// service account of the pod. A server that is silent for so long in an answer, unless a flag says otherwise, has failed, and one that is overloaded is
 /// asked again for a few seconds. The clock learns from the dates of the responses.
 ///
 /// # Errors
 /// As [`ConnectError`] says.
 pub async fn as_kubectl(
-    kubeconfig: Option<&Path>,
-    context: Option<&str>,
+    flags: &KubectlFlags,
     silence: Duration,
     clock: Clock,
 ) -> Result<AsKubectl, ConnectError> {
-    let context = context.filter(|context| !context.is_empty());
-    let file = match kubeconfig {
+    let context = flags.context.as_deref().filter(|context| !context.is_empty());
+    let file = match flags.kubeconfig.as_deref() {
         Some(path) => Some(kubeconfig::read("--kubeconfig", path)?),
         None => kubeconfig::found()?,
     };
-    let (found, context) = match (file, context) {
+    let (mut found, context) = match (file, context) {
         (Some(file), context) => {
             let (found, name) = load(&file, context, "--context NAME names one").await?;
             (found, Some(name))
@@ -270,10 +282,22 @@ pub async fn as_kubectl(
         }
         (None, None) => (Configuration::of_pod("no kubeconfig")?, None),
     };
+    let user = &mut found.client.auth_info;
+    if flags.impersonate.is_some() {
+        user.impersonate.clone_from(&flags.impersonate);
+        user.impersonate_groups = Some(flags.impersonate_groups.clone());
+        (user.impersonate_uid, user.impersonate_user_extra) = Default::default();
+    }
+    if let Some(field) = kubeconfig::unsendable(user) {
+        return Err(ConnectError::Client(format!("--{field} has control characters")));
+    }
     let failed = found.failed();
     let mut config = found.client;
     config.connect_timeout = Some(Duration::from_secs(10));
-    config.read_timeout = Some(silence);
+    config.read_timeout = match flags.request_timeout {
+        None => Some(silence),
+        Some(timeout) => Some(timeout).filter(|timeout| !timeout.is_zero()),
+    };
     // Not counted is how long a connection was not used.
     config.reset_reader_on_write = true;
     // kube's own take minutes.

@@ -1,7 +1,12 @@
 use super::*;
 
 async fn of_command(path: &Path, context: Option<&str>) -> Result<AsKubectl, ConnectError> {
-    as_kubectl(Some(path), context, ANSWER_TIMEOUT, Clock::default()).await
+    as_kubectl(&of(path, context), ANSWER_TIMEOUT, Clock::default()).await
+}
+
+fn of(path: &Path, context: Option<&str>) -> KubectlFlags {
+    let (kubeconfig, context) = (Some(path.to_owned()), context.map(str::to_owned));
+    KubectlFlags { kubeconfig, context, ..KubectlFlags::default() }
 }
 
 async fn of_server(path: &Path) -> Result<Client, ConnectError> {
@@ -166,7 +171,7 @@ async fn a_server_that_is_silent_ends_a_request() {
     );
     std::fs::write(&path, text).unwrap();
     let silence = Duration::from_millis(100);
-    let found = as_kubectl(Some(&path), None, silence, Clock::default()).await.unwrap();
+    let found = as_kubectl(&of(&path, None), silence, Clock::default()).await.unwrap();
     let error = worded(&found.client.apiserver_version().await.unwrap_err());
     assert!(error.ends_with("timed out"), "{error}");
     drop(listener);
