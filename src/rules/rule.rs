@@ -122,7 +122,7 @@ impl MetricName {
             let number = &name[..name.len() - rest.len()];
             let instead = match bare.is_some() && is_known(number) {
                 true => format!("write ${{{number}}}{rest}"),
-                false if groups == 1 => "it has none but ${0}, all that it matches".to_owned(),
+                false if groups == 1 => "only ${0} (the whole match) exists".to_owned(),
                 false => format!("its last one is ${{{}}}", groups - 1),
             };
             Some(format!("{:?}: matches has no group {name}: {instead}", self.template))
