@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use plimsoll::commands::operate::{self, OperateError};
 use plimsoll::commands::{
@@ -80,6 +80,12 @@ fn usage_error(error: &clap::Error, arguments: &[std::ffi::OsString]) -> ExitCod
     let flag_first = arguments[1].to_str().is_some_and(|first| first.starts_with('-'));
     if flag_first && error.kind() == ErrorKind::UnknownArgument {
         complain("\n  tip: to serve, run: plimsoll serve --FLAG ...");
+    }
+    let wrong = error.get(ContextKind::InvalidArg).or(error.get(ContextKind::InvalidSubcommand));
+    if let Some(ContextValue::String(value)) = wrong
+        && matches!(&**value, "true" | "false")
+    {
+        complain(format_args!("\n  tip: write --FLAG={value}"));
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }

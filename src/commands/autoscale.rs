@@ -1,6 +1,7 @@
 //! `plimsoll autoscale`: an Autoscaler for a workload, as `kubectl autoscale` makes an HPA.
 
 use super::convert::yaml;
+use super::nearest::nearest;
 use super::operate::{Cluster, OperateError, error_before_write, write_error};
 use crate::config::{AutoscaleFlags, DryRun, ObjectFormat, PerFlag};
 use crate::control::{Targets, within};
@@ -138,7 +139,7 @@ fn target(words: &[String]) -> Result<(Type, String), String> {
         }
         (None, "") => {
             let names = APPS.iter().map(|(_, [name, ..])| (*name).to_owned());
-            let hint = super::operate::nearest(resource, names);
+            let hint = nearest(resource, names);
             let hint = hint.map(|known| format!("did you mean {known}/{name}? "));
             return Err(format!(
                 "type {kind:?} is not known: {}write TYPE.GROUP/NAME for others, such as rollouts.argoproj.io/web",

@@ -266,7 +266,7 @@ mod tests {
             complete(&words).await
         };
         let text = of("st").await;
-        assert!(text.starts_with("status\tShow who leads") && text.ends_with("\n:4\n"), "{text}");
+        assert!(text.starts_with("status\tShow the leader") && text.ends_with("\n:4\n"), "{text}");
         assert_eq!(text.lines().count(), 2);
         assert_eq!(of("check -f ").await, ":0\n");
         assert_eq!(of("explain --kubeconfig=/nowhere ").await, ":4\n");

@@ -54,6 +54,9 @@ pub async fn api_server(
     Ok(layered(ClientBuilder::try_from(config).map_err(failed)?, flags, metrics, clock, qps))
 }
 
+/// Where a kubeconfig was looked for.
+const NO_KUBECONFIG: &str = "no kubeconfig found (tried $KUBECONFIG and ~/.kube/config)";
+
 /// The configuration of a client, and whose it is.
 struct Configuration {
     client: kube::Config,
@@ -101,7 +104,7 @@ async fn configuration(
     }
     let found = match kubeconfig::found() {
         Ok(Some(file)) => load(&file, None, HINT).await.map_err(|error| error.to_string()),
-        Ok(None) => Err("no kubeconfig".to_owned()),
+        Ok(None) => Err(NO_KUBECONFIG.to_owned()),
         Err(error) => Err(error.to_string()),
     };
     found.map(|(found, _)| found).or_else(|why| Configuration::of_pod(&why))
@@ -277,10 +280,10 @@ pub async fn as_kubectl(
             (found, Some(name))
         }
         (None, Some(context)) => {
-            let why = format!("no kubeconfig, and the context {context} is in none");
+            let why = format!("{NO_KUBECONFIG}, and the context {context} is in none");
             return Err(ConnectError::NotConfigured(why));
         }
-        (None, None) => (Configuration::of_pod("no kubeconfig")?, None),
+        (None, None) => (Configuration::of_pod(NO_KUBECONFIG)?, None),
     };
     let user = &mut found.client.auth_info;
     if flags.impersonate.is_some() {

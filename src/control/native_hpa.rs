@@ -298,7 +298,7 @@ mod tests {
         let written =
             write(&client, &fake::fencing_token(&client), &key, "ours", &spec(), false, None).await;
         assert!(log.of("PATCH").is_empty(), "{:?}", log.of(""));
-        assert!(written.unwrap_err().contains("does not belong to this Autoscaler"));
+        assert!(written.unwrap_err().contains("is not owned by this Autoscaler"));
     }
 
     #[tokio::test]

@@ -389,12 +389,12 @@ mod tests {
             (
                 json!({"executor": "NativeHPA", "customMetrics": [
                     {"metricName": "m", "averageValue": 1, "onEmpty": "Zero"}]}),
-                "spec.customMetrics[0]: activation, onEmpty, onError and fallback need the executor Embedded",
+                "spec.customMetrics[0]: activation, onEmpty, onError and fallback require executor Embedded",
             ),
             (
                 json!({"executor": "NativeHPA", "resourceMetrics": [
                     {"resourceName": "cpu", "averageValue": 1, "onError": "Hold"}]}),
-                "spec.resourceMetrics[0]: activation, onEmpty, onError and fallback need the executor Embedded",
+                "spec.resourceMetrics[0]: activation, onEmpty, onError and fallback require executor Embedded",
             ),
             (
                 json!({"customMetrics": [

@@ -398,7 +398,7 @@ mod tests {
             ),
             ("^(.*)_total$", "${2}_per_second", Some("no group 2: its last one is ${1}")),
             ("^(.*)_total$", "$name", Some("no group name: its last one is ${1}")),
-            ("", "${1}_x", Some("no group 1: it has none but ${0}")),
+            ("", "${1}_x", Some("no group 1: only ${0} (the whole match) exists")),
         ] {
             let error = MetricName::new(matches, template, PATTERN_BYTES).unwrap().unknown_group();
             match (error, expected) {

@@ -73,6 +73,9 @@ fn flags_of_kubectl_may_stand_before_the_command() {
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(error.contains("--kubeconfig: /nowhere: "), "{error}");
+    let output = plimsoll(&["serve", "--leader-elect", "false"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("tip: write --FLAG=false"), "{error}");
     let output = plimsoll(&["explian", "web"]);
     let error = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2));

@@ -339,7 +339,7 @@ mod tests {
             assert!(said.starts_with(expected), "{after:?}: {said}");
         }
         let said = freeze_in(&Cluster::fake(api(None, |_| {})), &flags).await.unwrap();
-        assert!(said.contains("nobody"), "{said}");
+        assert!(said.contains("no replica renews"), "{said}");
     }
 
     #[tokio::test(start_paused = true)]

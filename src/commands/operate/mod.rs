@@ -20,7 +20,6 @@ pub(super) use error::{error_before_write, write_error};
 pub use explain::explain;
 pub use freeze::{freeze, thaw};
 pub use history::history;
-pub(super) use named::nearest;
 pub use pause::{pause, resume};
 pub(super) use status::fault;
 pub use status::status;

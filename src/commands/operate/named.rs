@@ -1,5 +1,6 @@
 //! The autoscaler that a command is about: an Autoscaler, or a native HPA by `hpa/NAME`.
 
+use super::super::nearest::nearest;
 use super::super::shown::{Shown, joined};
 use super::super::story::{Standing, Status, Subject, clean, plain};
 use super::cluster::Cluster;
@@ -301,13 +302,6 @@ where
     let list = api.list_metadata(&ListParams::default().labels(labels)).await?;
     let namespace = |namespace: Option<String>| namespace.unwrap_or_default();
     Ok(list.iter().map(|one| (namespace(one.namespace()), one.name_any())).collect())
-}
-
-/// The name that is most like another one, if one is like it.
-pub fn nearest(name: &str, names: impl Iterator<Item = String>) -> Option<String> {
-    let alike = names.map(|known| (strsim::jaro_winkler(name, &known), known));
-    let nearest = alike.filter(|(alike, _)| *alike > 0.85).max_by(|a, b| a.0.total_cmp(&b.0));
-    nearest.map(|(_, name)| name)
 }
 
 /// A type as kubectl has it.

@@ -145,8 +145,8 @@ async fn what_is_wrong_with_a_kubeconfig_is_told_with_its_file_and_what_would_be
     std::fs::write(&path, text).unwrap();
     let file = path.display();
     for (context, expected) in [
-        (None, format!("{file}: current-context: there is no context \"gone\"; its contexts are a, e, n, o")),
-        (Some("x"), format!("{file}: --context: there is no context \"x\"; its contexts are a, e, n, o")),
+        (None, format!("{file}: current-context: context \"gone\" does not exist; its contexts are a, e, n, o")),
+        (Some("x"), format!("{file}: --context: context \"x\" does not exist; its contexts are a, e, n, o")),
         (Some("n"), format!("{file}: user \"nobody\" was not found for context \"n\"")),
         (Some("o"), format!("{file}: cluster \"other\" was not found for context \"o\"")),
         (Some("e"), "context e, user plugin: no-such-plugin, the program of its exec plugin, can't be run: ".to_owned()),
