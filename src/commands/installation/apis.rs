@@ -1,7 +1,6 @@
 //! The API server, Plimsoll's definitions, and the APIServices.
 
 use super::report::Group;
-use super::{ServiceName, is_own};
 use crate::clock::WallClock;
 use crate::commands::operate::Cluster;
 use crate::config::ClusterFlags;
@@ -17,6 +16,14 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
+
+/// The namespace and name of a Service that an APIService names.
+pub type ServiceName = (String, String);
+
+/// Whether a Service is in Plimsoll's namespace.
+pub fn is_own(service: &ServiceName, flags: &ClusterFlags) -> bool {
+    service.0 == flags.plimsoll_namespace
+}
 
 /// The oldest minor version of Kubernetes 1 that Plimsoll claims to work with.
 const OLDEST_MINOR: u32 = 30;

@@ -1,6 +1,6 @@
 //! Whether the Autoscalers are well, and whether a metric can be read by the metrics API.
 
-use super::ServiceName;
+use super::apis::ServiceName;
 use super::report::Group;
 use crate::commands::operate::{Cluster, fault};
 use crate::control::within;

@@ -11,11 +11,8 @@ mod rights;
 
 use super::operate::{Cluster, OperateError, screen};
 use super::shown::printed;
-use crate::config::{CheckClusterFlags, ClusterFlags, OutputFormat};
+use crate::config::{CheckClusterFlags, OutputFormat};
 use report::Report;
-
-/// The namespace and name of a Service that an APIService names.
-type ServiceName = (String, String);
 
 /// Checks the installation. Returns what is printed, and whether nothing has failed.
 ///
@@ -49,9 +46,4 @@ async fn check(cluster: &Cluster, flags: &CheckClusterFlags) -> Report {
     report.groups.push(prometheus::check(cluster, flags, replicas.prometheus_url.as_deref()).await);
     report.groups.push(metrics::check(cluster, &services).await);
     report
-}
-
-/// Plimsoll's Service: that of the installation, in its namespace.
-fn is_own(service: &ServiceName, flags: &ClusterFlags) -> bool {
-    service.0 == flags.plimsoll_namespace
 }

@@ -18,7 +18,7 @@ const USAGE: &str = r#"count(container_cpu_usage_seconds_total{namespace!="",pod
 /// How Prometheus is asked.
 enum Way<'a> {
     /// From this machine.
-    Direct(crate::prometheus::Client),
+    Direct(Box<crate::prometheus::Client>),
     /// By the proxy of the API server to a Service: the client, and the path before `/api`.
     Proxy(&'a kube::Client, String),
 }
@@ -56,7 +56,7 @@ pub async fn check(
     let hint = "kubectl port-forward to it, and give --prometheus-url";
     let (url, way) = match (&flags.prometheus_url, of_plimsoll) {
         (Some(url), _) => match prometheus_of_command(url, &flags.prometheus) {
-            Ok(client) => (&**url, Way::Direct(client)),
+            Ok(client) => (&**url, Way::Direct(Box::new(client))),
             Err(error) => {
                 group.failed("Prometheus answers", &error.to_string(), "");
                 return group;

@@ -1,7 +1,7 @@
 //! The replicas: whether they are ready, and of one version.
 
+use super::apis::{ServiceName, is_own};
 use super::report::Group;
-use super::{ServiceName, is_own};
 use crate::commands::operate::Cluster;
 use crate::commands::story::counted;
 use crate::config::ClusterFlags;
@@ -61,14 +61,7 @@ pub async fn check(
     known.service_account = template.and_then(|pod| pod.service_account_name.clone());
     let args = template.into_iter().flat_map(|pod| &pod.containers);
     let args: Vec<&String> = args.flat_map(|container| container.args.iter().flatten()).collect();
-    let flag = |name: &str| {
-        let at = args.iter().position(|arg| arg.split('=').next() == Some(name))?;
-        match args[at].split_once('=') {
-            Some((_, value)) => Some(value.to_owned()),
-            None => args.get(at + 1).map(|value| (*value).clone()),
-        }
-    };
-    known.prometheus_url = flag("--prometheus-url");
+    known.prometheus_url = value(&args, "--prometheus-url");
     ready(&mut group, deployment);
 
     let what = "its pods are ready, and of one image";
@@ -83,6 +76,15 @@ pub async fn check(
     check_pods(&mut group, namespace, &pods);
     known.pods = Some(pods.iter().map(ResourceExt::name_any).collect());
     (known, group)
+}
+
+/// The value of a flag.
+fn value(args: &[&String], name: &str) -> Option<String> {
+    let at = args.iter().position(|arg| arg.split('=').next() == Some(name))?;
+    match args[at].split_once('=') {
+        Some((_, value)) => Some(value.to_owned()),
+        None => args.get(at + 1).map(|value| (*value).clone()),
+    }
 }
 
 fn counted_deployments(count: usize) -> String {
