@@ -28,16 +28,12 @@ fn kubectl_plimsoll_autoscales_a_workload_and_checks_the_installation() {
         let ns = Namespace::new(&bed.cluster, "plugin").await;
         ns.deployment("web", 1, "queue 20").await;
         let of = "deployment/web --metric queue --value 10 --max 2 -n plugin";
-        let autoscale = async |more: &str| {
-            let line = format!("{more} autoscale {of}");
+        let autoscale = async |before: &str, after: &str| {
+            let line = format!("{before} autoscale {of} {after}");
             plugin(bed, &line.split_whitespace().collect::<Vec<_>>()).await
         };
         let dry = "autoscaler.plimsoll.dev/web autoscaled (server dry run)\n";
-        let checked = plugin(
-            bed,
-            &[&["autoscale", "--dry-run=server"][..], &of.split(' ').collect::<Vec<_>>()].concat(),
-        );
-        assert_eq!(checked.await.unwrap(), dry);
+        assert_eq!(autoscale("--request-timeout=20s", "--dry-run=server").await.unwrap(), dry);
         let missing =
             plugin(bed, &["autoscale", "sts", "web", "--cpu=70%", "--max=2", "-n=plugin"]);
         let error = missing.await.unwrap_err();
@@ -45,8 +41,8 @@ fn kubectl_plimsoll_autoscales_a_workload_and_checks_the_installation() {
             error.contains("Error from server (NotFound): statefulsets.apps \"web\" not found"),
             "{error}"
         );
-        assert_eq!(autoscale("").await.unwrap(), "autoscaler.plimsoll.dev/web autoscaled\n");
-        let again = autoscale("--request-timeout 20").await.unwrap_err();
+        assert_eq!(autoscale("", "").await.unwrap(), "autoscaler.plimsoll.dev/web autoscaled\n");
+        let again = autoscale("--request-timeout 20", "").await.unwrap_err();
         assert!(again.contains("Error from server (AlreadyExists)"), "{again}");
         ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
 
