@@ -78,7 +78,7 @@ fn of_kubeconfig(error: &KubeconfigError) -> Option<String> {
 const MAX_SAID: usize = 1_000;
 
 fn of_plugin(error: &AuthError) -> Option<String> {
-    let answer = "the answer of the exec plugin of the kubeconfig";
+    let answer = "the output of the kubeconfig's exec plugin";
     Some(match error {
         AuthError::AuthExecStart(error) => {
             format!("the program of the exec plugin of the kubeconfig can't be run: {error}")
@@ -112,7 +112,7 @@ fn of_yaml(error: &serde_saphyr::Error) -> String {
         SerdeInvalidType { expected, .. } => format!("{expected} was expected"),
         InvalidScalar { ty, .. } => format!("{ty} was expected"),
         SerdeMissingField { field, .. } => format!("{field} is missing"),
-        DuplicateMappingKey { .. } => "a field is there twice".to_owned(),
+        DuplicateMappingKey { .. } => "duplicate field".to_owned(),
         _ => "it is not valid".to_owned(),
     };
     match error.location() {

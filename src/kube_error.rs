@@ -29,7 +29,7 @@ pub fn message(error: &kube::Error) -> String {
 fn without_status(error: &kube::Error) -> String {
     match error {
         kube::Error::SerdeError(error) if !error.is_data() => {
-            format!("the answer is no JSON, as that of a proxy or of a page to log in at: {error}")
+            format!("the response is not JSON (a proxy or a login page?): {error}")
         }
         other => causes(other),
     }
@@ -128,7 +128,7 @@ mod tests {
         let page = answer(502, "<html>\n<body>Bad Gateway").await;
         assert_eq!(worded(&page), "Error from server (502): <html>");
         let login = worded(&answer(200, "<html>login</html>").await);
-        assert!(login.starts_with("the answer is no JSON, as that of a proxy"), "{login}");
+        assert!(login.starts_with("the response is not JSON (a proxy"), "{login}");
         let missing = Status::failure("no web", "NotFound").with_code(404);
         assert!(!is_unknown_kind(&kube::Error::Api(missing.boxed())));
     }

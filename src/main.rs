@@ -2,10 +2,13 @@
 
 #![forbid(unsafe_code)]
 
-use clap::error::ErrorKind;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use plimsoll::commands::operate::{self, OperateError};
-use plimsoll::commands::{backtest, check, convert, plain_lines, recommend, reference, replay, ui};
+use plimsoll::commands::{
+    autoscale, backtest, check, complete, convert, installation, manual, plain_lines, recommend,
+    reference, replay, ui, version,
+};
 use plimsoll::config::{Cli, Command, IgnoredFlag, ServeFlags};
 use std::io::Write;
 use std::process::ExitCode;
@@ -17,6 +20,9 @@ use std::process::ExitCode;
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
+    if name_of_program().is_some_and(|name| name == "kubectl_complete-plimsoll") {
+        return run_complete();
+    }
     let (arguments, ignored) = plimsoll::config::take_ignored(std::env::args_os());
     if arguments.len() < 2 {
         let name = if called_as_plugin() { "kubectl plimsoll" } else { "plimsoll" };
@@ -24,6 +30,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && !called_as_plugin();
+    let arguments = plimsoll::config::flags_after_command(arguments);
     let arguments = plimsoll::config::normalize_command(arguments, in_pod);
     let command = match Cli::try_parse_from(&arguments) {
         Ok(cli) => cli.command,
@@ -32,6 +39,10 @@ fn main() -> ExitCode {
     match command {
         Command::Crd => print(plimsoll::crd::custom_resource_definitions_yaml(), ExitCode::SUCCESS),
         Command::Reference => print(reference::markdown(), ExitCode::SUCCESS),
+        Command::Man { folder } => match manual::write(&folder) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => failed(format_args!("{}: {error}", folder.display())),
+        },
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Cli::command(), "plimsoll", &mut script);
@@ -44,6 +55,9 @@ fn main() -> ExitCode {
             run_report(async { recommend::run(&flags).await.map(String::into_bytes) })
         }
         Command::Replay(flags) => run_replay(&flags),
+        Command::Version(flags) => run_operate(version::run(&flags)),
+        Command::Autoscale(flags) => run_operate(autoscale::run(&flags)),
+        Command::CheckCluster(flags) => run_check_cluster(&flags),
         Command::Status(flags) => run_operate(operate::status(&flags)),
         Command::Explain(flags) => run_operate(operate::explain(&flags)),
         Command::History(flags) => run_operate(operate::history(&flags)),
@@ -66,6 +80,12 @@ fn usage_error(error: &clap::Error, arguments: &[std::ffi::OsString]) -> ExitCod
     let flag_first = arguments[1].to_str().is_some_and(|first| first.starts_with('-'));
     if flag_first && error.kind() == ErrorKind::UnknownArgument {
         complain("\n  tip: to serve, run: plimsoll serve --FLAG ...");
+    }
+    let wrong = error.get(ContextKind::InvalidArg).or(error.get(ContextKind::InvalidSubcommand));
+    if let Some(ContextValue::String(value)) = wrong
+        && matches!(&**value, "true" | "false")
+    {
+        complain(format_args!("\n  tip: write --FLAG={value}"));
     }
     ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2))
 }
@@ -127,10 +147,33 @@ fn run_check(flags: &plimsoll::config::CheckFlags) -> ExitCode {
     }
 }
 
+/// The name by which this process was called.
+fn name_of_program() -> Option<std::ffi::OsString> {
+    let called = std::env::args_os().next().map(std::path::PathBuf::from);
+    called.and_then(|path| path.file_name().map(std::ffi::OsStr::to_owned))
+}
+
 /// Whether kubectl runs this process as its plugin.
 fn called_as_plugin() -> bool {
-    let called = std::env::args_os().next().map(std::path::PathBuf::from);
-    called.is_some_and(|path| path.file_name().is_some_and(|name| name == "kubectl-plimsoll"))
+    name_of_program().is_some_and(|name| name == "kubectl-plimsoll")
+}
+
+/// Completes a command line for kubectl, which shows nothing of a failure.
+fn run_complete() -> ExitCode {
+    let words: Vec<String> =
+        std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned()).collect();
+    run_report(async { Ok(complete::complete(&words).await.into_bytes()) })
+}
+
+fn run_check_cluster(flags: &plimsoll::config::CheckClusterFlags) -> ExitCode {
+    let checked = start_tls().and_then(|()| {
+        let runtime = tokio::runtime::Runtime::new()?;
+        Ok(runtime.block_on(installation::run(flags))?)
+    });
+    match checked {
+        Ok((text, good)) => print(text, if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }),
+        Err(error) => failed(error),
+    }
 }
 
 fn run_convert(flags: &plimsoll::config::ConvertFlags) -> ExitCode {
@@ -179,10 +222,15 @@ fn run_ui(flags: &plimsoll::config::UiFlags) -> ExitCode {
 fn run_operate(command: impl Future<Output = Result<String, OperateError>>) -> ExitCode {
     let done = start_tls().and_then(|()| {
         let runtime = tokio::runtime::Runtime::new()?;
-        Ok(runtime.block_on(command)?)
+        Ok(runtime.block_on(command))
     });
     match done {
-        Ok(text) => print(text, ExitCode::SUCCESS),
+        Ok(Ok(text)) => print(text, ExitCode::SUCCESS),
+        Ok(Err(OperateError::Partly { shown, error })) => {
+            print(shown, ExitCode::FAILURE);
+            failed(error)
+        }
+        Ok(Err(error)) => failed(error),
         Err(error) => failed(error),
     }
 }

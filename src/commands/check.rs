@@ -7,6 +7,7 @@ use super::check_context::Findings;
 use super::check_queries::{Example, general_queries, rule_query, unknown_fields};
 use super::check_series::{self, RuleReport};
 use super::objects::{self, TEMPLATE};
+use super::shown::printed;
 use super::story::plain_lines;
 use super::{check_files, check_history, check_rule};
 use crate::clock::{Clock, WallClock};
@@ -49,13 +50,15 @@ pub struct Report {
 pub async fn run(flags: &CheckFlags) -> (String, bool) {
     let report = check(flags).await;
     let text = match flags.output {
-        OutputFormat::Json => {
-            serde_json::to_string_pretty(&report).expect("a report is plain data") + "\n"
+        OutputFormat::Json | OutputFormat::Yaml => {
+            let report = serde_json::to_value(&report).expect("a report is plain data");
+            printed(&report, flags.output)
         }
         // Objects, rules and answers are texts of others.
         OutputFormat::Text => plain_lines(&report.to_string()),
     };
-    (text, report.errors.is_empty())
+    let is_good = report.errors.is_empty() && (!flags.strict || report.warnings.is_empty());
+    (text, is_good)
 }
 
 async fn check(flags: &CheckFlags) -> Report {
@@ -311,9 +314,10 @@ async fn run_general_queries(report: &mut Report, config: &Config, prometheus: &
 
 /// The resources of the cluster, if there is a kubeconfig.
 async fn resources(flags: &CheckFlags) -> Result<Option<ResourceMap>, String> {
-    let Some(path) = &flags.kubeconfig else { return Ok(None) };
-    let (path, context) = (Some(&**path), flags.context.as_deref());
-    let connected = connect::as_kubectl(path, context, ANSWER_TIMEOUT, Clock::default()).await;
+    if flags.kubectl.kubeconfig.is_none() {
+        return Ok(None);
+    }
+    let connected = connect::as_kubectl(&flags.kubectl, ANSWER_TIMEOUT, Clock::default()).await;
     let connected = connected.map_err(|error| error.to_string())?;
     let place = connected.place_and_server();
     // Discovery does not return the cause of a failure.

@@ -1,6 +1,7 @@
 //! `plimsoll check -f`: what kube-apiserver refuses or drops in an object, by the schema of the definition that this
 //! binary has. The rules in CEL are those that the parsing of an object has, too.
 
+use super::nearest::nearest;
 use crate::crd::{custom_resource_definition, metric_rule_definition};
 use regex::Regex;
 use serde_json::{Value, json};
@@ -25,7 +26,7 @@ pub struct Faults {
 pub struct Unknown {
     /// The field.
     pub path: String,
-    /// The fields that there are in its place.
+    /// The fields that there are in its place, and the one that is most like it.
     pub known: String,
 }
 
@@ -196,7 +197,10 @@ fn fields(schema: &Value, object: &Value, path: &str, faults: &mut Faults) {
             (None, false) => {
                 let known = properties.as_object().into_iter().flatten();
                 let known: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
-                faults.unknown.push(Unknown { path, known: known.join(", ") });
+                let nearest = nearest(name, known.iter().map(|&known| known.to_owned()));
+                let hint = nearest.map(|nearest| format!("; did you mean {nearest}?"));
+                let known = known.join(", ") + &hint.unwrap_or_default();
+                faults.unknown.push(Unknown { path, known });
             }
         }
     }

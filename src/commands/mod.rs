@@ -1,5 +1,6 @@
 //! The commands of `plimsoll` other than `serve`; `crd` and `completions` are a line of `main.rs` each.
 
+pub mod autoscale;
 pub mod backtest;
 pub mod check;
 mod check_autoscaler;
@@ -13,15 +14,21 @@ mod check_rule;
 mod check_schema;
 mod check_series;
 mod check_targets;
+pub mod complete;
 pub mod convert;
+pub mod installation;
+pub mod manual;
+mod nearest;
 mod objects;
 pub mod operate;
 mod progress;
 pub mod recommend;
 pub mod reference;
 pub mod replay;
+mod shown;
 mod story;
 mod table;
 pub mod ui;
+pub mod version;
 
 pub use story::plain_lines;

@@ -13,7 +13,7 @@ pub struct IgnoredFlag {
 }
 
 const AUDIT: &str = "requests are audited by kube-apiserver, through which they come";
-const PROFILING: &str = "there are no Go profiles; /metrics tells what the process does";
+const PROFILING: &str = "Go profiles are not available; see /metrics";
 const LOGGING: &str = "logs go to stderr, filtered by --log-level";
 const FAIRNESS: &str = "always on: requests are admitted by seats per tenant and per namespace";
 const SHARED_ADDRESS: &str = "the address is always bound with SO_REUSEADDR";

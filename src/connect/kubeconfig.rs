@@ -167,7 +167,7 @@ impl Found {
         let Some((name, context)) =
             known.and_then(|known| Some((&*known.name, known.context.as_ref()?)))
         else {
-            let error = format!("{from}: there is no context {wanted:?}; {}", self.contexts());
+            let error = format!("{from}: context {wanted:?} does not exist; {}", self.contexts());
             return Err(self.wrong(error));
         };
         match context.user.as_deref() {

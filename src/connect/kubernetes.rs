@@ -6,7 +6,7 @@ use super::prometheus::redact_url;
 use super::proxy::choose_proxy;
 use crate::causes::causes;
 use crate::clock::{Clock, Dated};
-use crate::config::ServeFlags;
+use crate::config::{KubectlFlags, ServeFlags};
 use crate::kube_error::worded;
 use crate::retry::{Counting, Retries};
 use crate::telemetry::Metrics;
@@ -53,6 +53,9 @@ pub async fn api_server(
     config.default_retry = false;
     Ok(layered(ClientBuilder::try_from(config).map_err(failed)?, flags, metrics, clock, qps))
 }
+
+/// Where a kubeconfig was looked for.
+const NO_KUBECONFIG: &str = "no kubeconfig found (tried $KUBECONFIG and ~/.kube/config)";
 
 /// The configuration of a client, and whose it is.
 struct Configuration {
@@ -101,7 +104,7 @@ async fn configuration(
     }
     let found = match kubeconfig::found() {
         Ok(Some(file)) => load(&file, None, HINT).await.map_err(|error| error.to_string()),
-        Ok(None) => Err("no kubeconfig".to_owned()),
+        Ok(None) => Err(NO_KUBECONFIG.to_owned()),
         Err(error) => Err(error.to_string()),
     };
     found.map(|(found, _)| found).or_else(|why| Configuration::of_pod(&why))
@@ -237,43 +240,67 @@ impl AsKubectl {
 fn tell_of_retry(status: u16) {
     static TOLD: Once = Once::new();
     TOLD.call_once(|| {
-        let text = format!("plimsoll: the API server answers {status}: asking again");
+        let text = format!("plimsoll: the API server responded with {status}, retrying");
         let _ = writeln!(std::io::stderr(), "{text}");
     });
 }
 
+/// The contexts of the kubeconfig.
+///
+/// # Errors
+/// If it can't be read.
+pub fn contexts(flags: &KubectlFlags) -> Result<Vec<String>, ConnectError> {
+    let file = match flags.kubeconfig.as_deref() {
+        Some(path) => Some(kubeconfig::read("--kubeconfig", path)?),
+        None => kubeconfig::found()?,
+    };
+    let all = file.into_iter().flat_map(|file| file.config.contexts);
+    Ok(all.map(|context| context.name).collect())
+}
+
 /// The client of the API server as kubectl configures it: by the kubeconfig of a flag, or as it finds one, or by the
-/// service account of the pod. A server that is silent for so long in an answer has failed, and one that is overloaded is
+/// service account of the pod. A server that is silent for so long in an answer, unless a flag says otherwise, has failed, and one that is overloaded is
 /// asked again for a few seconds. The clock learns from the dates of the responses.
 ///
 /// # Errors
 /// As [`ConnectError`] says.
 pub async fn as_kubectl(
-    kubeconfig: Option<&Path>,
-    context: Option<&str>,
+    flags: &KubectlFlags,
     silence: Duration,
     clock: Clock,
 ) -> Result<AsKubectl, ConnectError> {
-    let context = context.filter(|context| !context.is_empty());
-    let file = match kubeconfig {
+    let context = flags.context.as_deref().filter(|context| !context.is_empty());
+    let file = match flags.kubeconfig.as_deref() {
         Some(path) => Some(kubeconfig::read("--kubeconfig", path)?),
         None => kubeconfig::found()?,
     };
-    let (found, context) = match (file, context) {
+    let (mut found, context) = match (file, context) {
         (Some(file), context) => {
             let (found, name) = load(&file, context, "--context NAME names one").await?;
             (found, Some(name))
         }
         (None, Some(context)) => {
-            let why = format!("no kubeconfig, and the context {context} is in none");
+            let why = format!("{NO_KUBECONFIG}, and the context {context} is in none");
             return Err(ConnectError::NotConfigured(why));
         }
-        (None, None) => (Configuration::of_pod("no kubeconfig")?, None),
+        (None, None) => (Configuration::of_pod(NO_KUBECONFIG)?, None),
     };
+    let user = &mut found.client.auth_info;
+    if flags.impersonate.is_some() {
+        user.impersonate.clone_from(&flags.impersonate);
+        user.impersonate_groups = Some(flags.impersonate_groups.clone());
+        (user.impersonate_uid, user.impersonate_user_extra) = Default::default();
+    }
+    if let Some(field) = kubeconfig::unsendable(user) {
+        return Err(ConnectError::Client(format!("--{field} has control characters")));
+    }
     let failed = found.failed();
     let mut config = found.client;
     config.connect_timeout = Some(Duration::from_secs(10));
-    config.read_timeout = Some(silence);
+    config.read_timeout = match flags.request_timeout {
+        None => Some(silence),
+        Some(timeout) => Some(timeout).filter(|timeout| !timeout.is_zero()),
+    };
     // Not counted is how long a connection was not used.
     config.reset_reader_on_write = true;
     // kube's own take minutes.

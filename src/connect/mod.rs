@@ -8,6 +8,6 @@ mod proxy;
 
 pub use error::ConnectError;
 pub use kubernetes::{
-    ANSWER_TIMEOUT, AsKubectl, READ_TIMEOUT, api_server, as_kubectl, layered, peer,
+    ANSWER_TIMEOUT, AsKubectl, READ_TIMEOUT, api_server, as_kubectl, contexts, layered, peer,
 };
 pub use prometheus::{prometheus, prometheus_of_command, redact_url};

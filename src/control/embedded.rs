@@ -380,7 +380,7 @@ fn log(
         Outcome::Rescale { from, to, reason } => {
             tracing::info!(%autoscaler, from, to, reason, "Rescaled");
         }
-        Outcome::Hold => tracing::debug!(%autoscaler, "Kept the scale"),
+        Outcome::Hold => tracing::debug!(%autoscaler, "Scale unchanged"),
         Outcome::Failed if failure != state.logged_failure => {
             tracing::warn!(%autoscaler, error = decision.error, "Failed to evaluate");
         }

@@ -70,7 +70,7 @@ pub async fn apply(
     }
     for kind in [ConditionKind::Frozen, ConditionKind::Paused] {
         if disabled_by.is_none_or(|(other, ..)| other != kind) {
-            status.end(kind, "the HorizontalPodAutoscaler scales", at.wall);
+            status.end(kind, "the HorizontalPodAutoscaler is enabled", at.wall);
         }
     }
     let (reason, now) = ("FailedWriteHPA", ctx.clock.wall_ms());
@@ -126,7 +126,7 @@ pub async fn write(
 ) -> Result<(), String> {
     let foreign = || {
         format!(
-            "the HorizontalPodAutoscaler {key} is there and does not belong to this Autoscaler; delete it, or name the Autoscaler otherwise"
+            "the HorizontalPodAutoscaler {key} already exists and is not owned by this Autoscaler; delete it or rename the Autoscaler"
         )
     };
     let wanted = spec.as_hpa(&key.namespace, &key.name);
@@ -298,7 +298,7 @@ mod tests {
         let written =
             write(&client, &fake::fencing_token(&client), &key, "ours", &spec(), false, None).await;
         assert!(log.of("PATCH").is_empty(), "{:?}", log.of(""));
-        assert!(written.unwrap_err().contains("does not belong to this Autoscaler"));
+        assert!(written.unwrap_err().contains("is not owned by this Autoscaler"));
     }
 
     #[tokio::test]

@@ -199,7 +199,7 @@ impl Warnings {
         ];
         let Some((_, reason)) = found.into_iter().find(|(is_found, _)| *is_found) else {
             if std::mem::take(&mut self.is_shown) || is_over(since) {
-                status.end(kind, "nothing is found any more", at.wall);
+                status.end(kind, "no longer observed", at.wall);
             }
             return;
         };

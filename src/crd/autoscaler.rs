@@ -22,9 +22,8 @@ use std::collections::BTreeMap;
 /// What a minimum of 0 needs.
 const NEEDS_VALUE: &str = "needs at least one Object or External metric, or a custom metric per: Workload: a workload without pods has no pod metrics";
 
-/// What a workload is scaled on, and within which bounds: the whole spec of an
-/// `autoscaling/v2` HorizontalPodAutoscaler, and metrics named as Prometheus
-/// names them.
+/// spec is the desired behavior: every field of an `autoscaling/v2` HorizontalPodAutoscaler, and metrics by
+/// their names in Prometheus.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[kube(
     group = "plimsoll.dev",
@@ -37,8 +36,8 @@ const NEEDS_VALUE: &str = "needs at least one Object or External metric, or a cu
     derive = "PartialEq",
     selectable = ".spec.mode",
     selectable = ".spec.scaleTargetRef.name",
-    printcolumn = r#"{"name":"Reference","type":"string","jsonPath":".status.reference","description":"What is scaled."}"#,
-    printcolumn = r#"{"name":"Targets","type":"string","jsonPath":".status.targets","description":"What each metric is, over what it should be."}"#,
+    printcolumn = r#"{"name":"Reference","type":"string","jsonPath":".status.reference","description":"The scaled workload."}"#,
+    printcolumn = r#"{"name":"Targets","type":"string","jsonPath":".status.targets","description":"Current and target value of each metric."}"#,
     printcolumn = r#"{"name":"MinPods","type":"integer","jsonPath":".spec.minReplicas"}"#,
     printcolumn = r#"{"name":"MaxPods","type":"integer","jsonPath":".spec.maxReplicas"}"#,
     printcolumn = r#"{"name":"Replicas","type":"integer","jsonPath":".status.currentReplicas"}"#,
@@ -58,10 +57,10 @@ const NEEDS_VALUE: &str = "needs at least one Object or External metric, or a cu
         .reason(kube::core::Reason::FieldValueForbidden)
         .field_path(".metrics"),
     validation = Rule::new("self.executor != 'NativeHPA' || !(has(self.fallback) || has(self.syncPeriodSeconds) || has(self.warmUp) || has(self.rollouts))")
-        .message("fallback, rollouts, warmUp and syncPeriodSeconds need the executor Embedded: a native HPA has none of them (syncPeriodSeconds is expected in its behavior from Kubernetes 1.38 on, KEP-6003)")
+        .message("fallback, rollouts, warmUp and syncPeriodSeconds require executor Embedded: a native HPA does not have these fields (syncPeriodSeconds is expected in its behavior from Kubernetes 1.38 on, KEP-6003)")
         .field_path(".executor"),
     validation = Rule::new("self.executor != 'NativeHPA' || ((!has(self.customMetrics) || !self.customMetrics.exists(m, has(m.activation) || has(m.onEmpty) || has(m.onError) || has(m.fallback))) && (!has(self.resourceMetrics) || !self.resourceMetrics.exists(m, has(m.onError) || has(m.fallback))))")
-        .message("activation, onEmpty, onError and fallback need the executor Embedded: a native HPA has none of them")
+        .message("activation, onEmpty, onError and fallback require executor Embedded: a native HPA does not have these fields")
         .field_path(".executor"),
     validation = Rule::new("self.executor != 'NativeHPA' || !has(self.selectionStrategy) || self.selectionStrategy == 'LabelSelector'")
         .message("selectionStrategy OwnerReference needs the executor Embedded: a native HPA has none before KEP-5325 is in kube-controller-manager")
@@ -72,21 +71,21 @@ const NEEDS_VALUE: &str = "needs at least one Object or External metric, or a cu
 )]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalerSpec {
-    /// The object whose scale is written; any kind with a scale subresource.
+    /// scaleTargetRef is the workload to scale: any kind with a scale subresource.
     pub scale_target_ref: CrossVersionObjectReference,
 
-    /// The lower bound of the replicas. 0 needs an Object or External metric, or a custom
-    /// metric `per: Workload`.
+    /// minReplicas is the lower bound of the replicas, 1 if not set. 0 needs an Object or External metric, or a
+    /// custom metric with `per: Workload`.
     #[serde(default = "one")]
     #[schemars(range(min = 0))]
     pub min_replicas: i32,
 
-    /// The upper bound of the replicas.
+    /// maxReplicas is the upper bound of the replicas.
     #[schemars(range(min = 1))]
     pub max_replicas: i32,
 
-    /// Metrics as in autoscaling/v2. Where neither these nor `resourceMetrics` nor
-    /// `customMetrics` are given, 80 % CPU utilization, as in an HPA.
+    /// metrics are those of autoscaling/v2. If no metric is set in metrics, resourceMetrics or customMetrics, 80 %
+    /// CPU utilization, as in an HPA.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "atomic"))]
     pub metrics: Option<Vec<MetricSpec>>,
@@ -97,12 +96,12 @@ pub struct AutoscalerSpec {
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "atomic"))]
     pub resource_metrics: Vec<ResourceMetric>,
 
-    /// customMetrics are metrics of the pods or of the workload, by their name in Prometheus. Each is of another
-    /// `metricName`, or has other `labels`.
+    /// customMetrics are metrics by their names in Prometheus, of the pods or of the workload. Each pair of
+    /// metricName and labels is unique.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 24), extend("x-kubernetes-list-type" = "atomic"))]
     #[x_kube(validation = Rule::new("self.all(a, self.exists_one(b, a.metricName == b.metricName && has(a.labels) == has(b.labels) && (!has(a.labels) || a.labels == b.labels)))")
-        .message("two metrics have the same metricName and labels, and so the same published name: name one of them otherwise, which needs a query of its own"))]
+        .message("two metrics have the same metricName and labels, and thus the same published name: give one of them another metricName and a query"))]
     pub custom_metrics: Vec<CustomMetric>,
 
     /// schedules move minReplicas and maxReplicas in windows of time, recurring or once.
@@ -110,43 +109,49 @@ pub struct AutoscalerSpec {
     #[schemars(length(max = 32), extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["name"]))]
     pub schedules: Vec<ScheduleSpec>,
 
-    /// Stabilization windows, policies and tolerances as in autoscaling/v2.
+    /// behavior has the stabilization windows, policies and tolerances, as in autoscaling/v2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub behavior: Option<HorizontalPodAutoscalerBehavior>,
 
-    /// What to do when the metrics have failed for a while. Without it the
-    /// replicas stay as they are. A workload at zero stays there either way.
+    /// fallback applies when metrics have failed for a while. If not set, the replicas stay as they are. A workload
+    /// at zero stays there either way.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<Fallback>,
 
-    /// mode says what is done with decisions: they are executed (`Active`, the default), only
-    /// shown (`Preview`), or not made (`Paused`).
+    /// mode is Active (decisions are executed), Preview (only shown) or Paused (not made). Active if not set.
     #[serde(default)]
     pub mode: Mode,
 
-    /// pause says more about a pause. It counts only in the mode `Paused`.
+    /// pause has the end, the reason and the author of a pause. Only with mode Paused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pause: Option<Pause>,
 
-    /// The time between two decisions, in seconds. Without it the server's
+    /// syncPeriodSeconds is the time between two evaluations, 1 to 3600. If not set, the server's
     /// `--horizontal-pod-autoscaler-sync-period`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1, max = 3600))]
     pub sync_period_seconds: Option<i32>,
 
-    /// selectionStrategy says which of the pods that the target's selector selects count.
+    /// selectionStrategy selects the pods that count: LabelSelector, all pods that the target's selector matches, as
+    /// in an HPA (the default); or OwnerReference, of these only the pods that the target controls, directly or
+    /// indirectly. Use OwnerReference if other workloads' pods have the same labels. Queries with `per: Workload` are
+    /// not affected.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub selection_strategy: Option<SelectionStrategy>,
 
-    /// What a rollout prevents.
+    /// rollouts limits scaling during a rollout of a Deployment or StatefulSet, and for a minute after: Cap adds no
+    /// replicas; Hold neither adds nor removes any. If not set, no limit. A rollout counts until its pods are ready,
+    /// at most for ten minutes after its last new pod was created or Plimsoll started to observe it. Bounds of the
+    /// replicas, spec.fallback and scaling from zero are not limited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub rollouts: Option<Rollouts>,
 
-    /// warmUp says how long the CPU usage of new pods is left out.
+    /// warmUp is the time for which the CPU usage of new pods is ignored.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub warm_up: Option<WarmUp>,
 
-    /// Who takes and executes the decisions.
+    /// executor is the component that decides and scales: Embedded, Plimsoll (the default); or NativeHPA,
+    /// kube-controller-manager, by a HorizontalPodAutoscaler that Plimsoll writes.
     #[serde(default)]
     pub executor: Executor,
 }
@@ -155,21 +160,20 @@ pub struct AutoscalerSpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Fallback {
-    /// failureThreshold is the number of sync periods in a row whose metrics failed, at least 1, from
-    /// which on it applies.
+    /// failureThreshold is the number of consecutive sync periods with failed metrics after which the fallback
+    /// applies. Minimum 1.
     #[schemars(range(min = 1))]
     #[serde(alias = "failedRounds")]
     pub failure_threshold: i32,
-    /// replicas there are to be at least, within minReplicas and maxReplicas. A
+    /// replicas is the minimum number of replicas while the fallback applies, within minReplicas and maxReplicas. A
     /// fallback never removes replicas.
     #[schemars(range(min = 0))]
     pub replicas: i32,
 }
 
-/// selectionStrategy says which of the pods that the target's selector selects count: all of them
-/// (`LabelSelector`, the default), as an HPA counts them, or those that the target controls
-/// (`OwnerReference`), itself or by others such as a Deployment's ReplicaSets. It helps where other workloads' pods have
-/// the same labels. Queries of the workload (`per: Workload`) are not narrowed by it.
+/// selectionStrategy selects the pods that count: LabelSelector, all pods that the target's selector matches, as in
+/// an HPA (the default); or OwnerReference, of these only the pods that the target controls, directly or indirectly.
+/// Use OwnerReference if other workloads' pods have the same labels. Queries with `per: Workload` are not affected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum SelectionStrategy {
     /// All of them.
@@ -179,12 +183,10 @@ pub enum SelectionStrategy {
     OwnerReference,
 }
 
-/// rollouts says what a rollout of a Deployment or StatefulSet prevents, and a minute more,
-/// as pods that come and go distort the metrics: `Cap`, that replicas are added; `Hold`, that they are
-/// added or removed. If not set, nothing. A rollout lasts until its pods are ready, and counts for ten minutes at
-/// most after the last new pod was made, or after Plimsoll began to see it. Pods that a paused Deployment, a
-/// partition or OnDelete keep are none.
-/// minReplicas, maxReplicas, spec.fallback and the way from zero are not prevented.
+/// rollouts limits scaling during a rollout of a Deployment or StatefulSet, and for a minute after: Cap adds no
+/// replicas; Hold neither adds nor removes any. If not set, no limit. A rollout counts until its pods are ready, at
+/// most for ten minutes after its last new pod was created or Plimsoll started to observe it. Pods that a paused
+/// Deployment, a partition or OnDelete keep are no rollout. minReplicas, maxReplicas, spec.fallback and scaling from zero are not limited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Rollouts {
     /// That replicas are added.
@@ -193,7 +195,7 @@ pub enum Rollouts {
     Hold,
 }
 
-/// How long the CPU usage of new pods is left out, in place of the flags of the cluster.
+/// warmUp is the time for which the CPU usage of new pods is ignored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct WarmUp {
@@ -222,7 +224,8 @@ impl WarmUp {
     }
 }
 
-/// Who takes and executes the decisions.
+/// executor is the component that decides and scales: Embedded, Plimsoll (the default); or NativeHPA,
+/// kube-controller-manager, by a HorizontalPodAutoscaler that Plimsoll writes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum Executor {
     /// Plimsoll's own control loop.
@@ -276,7 +279,7 @@ impl AutoscalerSpec {
             let count = policies.map_or(0, Vec::len);
             if count > MAX_POLICIES {
                 return Err(ReadError(format!(
-                    "spec.behavior.{direction}.policies: {count} are too many: at most {MAX_POLICIES} were expected"
+                    "spec.behavior.{direction}.policies: {count} policies: at most {MAX_POLICIES} are allowed"
                 )));
             }
         }
@@ -355,7 +358,7 @@ impl AutoscalerSpec {
     fn check_metrics(&self) -> Result<(), String> {
         let check_options = |path: &str, options: MetricOptions| match self.executor {
             Executor::NativeHPA if options != MetricOptions::default() => Err(format!(
-                "{path}: activation, onEmpty, onError and fallback need the executor Embedded: a native HPA has none of them"
+                "{path}: activation, onEmpty, onError and fallback require executor Embedded: a native HPA does not have these fields"
             )),
             Executor::NativeHPA | Executor::Embedded => Ok(()),
         };
@@ -371,7 +374,7 @@ impl AutoscalerSpec {
             check_options(&path, options)?;
             if let Some(other) = known.insert((&metric.metric_name, &metric.labels), index) {
                 return Err(format!(
-                    "{path}: customMetrics[{other}] has the same metricName and labels, and so the same published name: name one of them otherwise, which needs a query of its own"
+                    "{path}: customMetrics[{other}] has the same metricName and labels, and thus the same published name: give one of them another metricName and a query"
                 ));
             }
         }
@@ -431,9 +434,7 @@ mod tests {
             let error = read(direction, 33).unwrap_err().to_string();
             assert_eq!(
                 error,
-                format!(
-                    "spec.behavior.{direction}.policies: 33 are too many: at most 32 were expected"
-                )
+                format!("spec.behavior.{direction}.policies: 33 policies: at most 32 are allowed")
             );
         }
     }

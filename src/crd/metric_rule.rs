@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
     category = "plimsoll",
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
-    printcolumn = r#"{"name":"Metrics","type":"integer","jsonPath":".status.metricCount","description":"How many metrics it serves."}"#,
+    printcolumn = r#"{"name":"Metrics","type":"integer","jsonPath":".status.metricCount","description":"Number of served metrics."}"#,
     printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
 )]
 #[serde(rename_all = "camelCase")]
@@ -28,17 +28,16 @@ pub struct MetricRuleSpec {
     #[schemars(length(min = 1, max = 2048))]
     pub series_query: String,
 
-    /// seriesFilters select among them by name. Each must hold.
+    /// seriesFilters filters these series by name. All filters must match.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[schemars(length(max = 8), extend("x-kubernetes-list-type" = "atomic"))]
     pub series_filters: Vec<RuleFilter>,
 
-    /// resources says which labels name objects. If not set, the label of pods that the administrator configured
-    /// (`podMetrics.podLabel`, by default `pod`). The label of the namespace is always the administrator's.
+    /// resources maps labels to Kubernetes objects.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub resources: Option<RuleResources>,
 
-    /// name says what the metric is called. If not set, as the series.
+    /// name is the name of the metric. If not set, that of the series.
     #[serde(default, skip_serializing_if = "RuleName::is_empty")]
     pub name: RuleName,
 
@@ -70,7 +69,7 @@ pub struct RuleFilter {
 #[derive(KubeSchema, Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[x_kube(
     validation = Rule::new("!has(self.overrides) || self.overrides.all(label, label.size() <= 253)")
-        .message("labels of at most 253 characters were expected in overrides")
+        .message("labels in overrides may have at most 253 characters")
 )]
 pub struct RuleResources {
     /// template is the label that names the objects of a resource, such as `kube_<<.Group>>_<<.Resource>>`.
@@ -122,13 +121,13 @@ pub struct MetricRuleStatus {
     /// The generation of the spec that was looked at last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// How many metrics are served.
+    /// metricCount is the number of served metrics.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metric_count: Option<i32>,
-    /// The metrics that are served, as resource and name, such as `pods/http_requests_per_second`.
+    /// metrics are the served metrics, as resource and name, such as `pods/http_requests_per_second`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub metrics: Vec<String>,
-    /// `Ready`: whether all metrics of the rule are served, or the reason why not.
+    /// conditions has Ready: whether all metrics of the rule are served.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Option<Vec<Condition>>,

@@ -21,15 +21,14 @@ pub enum Mode {
 /// Until when and why a pause lasts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct Pause {
-    /// until is the time at which the pause ends by itself. If not set, it ends when mode is
-    /// changed.
+    /// until is the end of the pause. If not set, it lasts until mode is changed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
     /// reason is shown in the condition `Paused`, such as an incident or a migration.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 256))]
     pub reason: Option<String>,
-    /// by names who paused it, for others to ask. It is shown as it is written, and not checked.
+    /// by is the author of the pause, as written. It is not verified.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(length(max = 128))]
     pub by: Option<String>,

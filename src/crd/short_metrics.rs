@@ -42,26 +42,25 @@ pub struct CustomMetric {
     #[schemars(length(min = 1, max = 200), regex(pattern = r"^[^/%]+$"))]
     pub metric_name: String,
 
-    /// labels are the Prometheus labels that a series must have to count.
+    /// labels selects series by exact label match.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(extend("maxProperties" = 32))]
     #[x_kube(validation = Rule::new("self.all(name, name.size() > 0 && name.size() <= 128)")
         .message("a label name must have 1 to 128 characters"))]
     pub labels: Option<LabelSet>,
 
-    /// per says what the metric has one series for: each `Pod`, which is the default, or the
-    /// `Workload`, such as the length of a queue or the requests of all pods together. A workload's
-    /// value below 0 counts as 0.
+    /// per is Pod (one series for each pod, the default) or Workload (one series for all, such as the length of a
+    /// queue). A value below 0 of a workload counts as 0.
     #[serde(default)]
     pub per: Per,
 
-    /// averageValue is what the average over the pods should be: of the pods' values, or of the
-    /// workload's value divided by its replicas.
+    /// averageValue is the target of the average: of the pods' values, or of the workload's value divided by its
+    /// replicas.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub average_value: Option<ApiQuantity>,
 
-    /// value is what the workload's value should be, however many replicas there are, such as a
-    /// latency. It needs `per: Workload`.
+    /// value is the target of the workload's value, independent of the replicas, such as a latency. Requires `per:
+    /// Workload`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub value: Option<ApiQuantity>,
 
@@ -72,15 +71,16 @@ pub struct CustomMetric {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation: Option<ApiQuantity>,
 
-    /// What a query without any series means.
+    /// onEmpty is the meaning of an empty result: Missing (the default), Zero or Hold.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_empty: Option<OnEmpty>,
 
-    /// What is done while the metric fails.
+    /// onError is the effect of a failed metric: Hold or Ignore. If not set, no replica is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_error: Option<OnError>,
 
-    /// What the metric asks for once it has failed for long.
+    /// fallback is the number of replicas that the metric asks for after it has failed for failureDurationSeconds. If
+    /// not set, onError applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<MetricFallback>,
 
@@ -93,19 +93,19 @@ pub struct CustomMetric {
     pub query: Option<String>,
 }
 
-/// fallback is what the metric asks for once it has failed for long, in place of onError. If not set,
-/// onError applies for as long as the metric fails.
+/// fallback is the number of replicas that the metric asks for after it has failed for failureDurationSeconds. If not
+/// set, onError applies.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricFallback {
     /// failureDurationSeconds is for how long the metric must have failed, 1 to 86400, 180 if
-    /// not set. It counts anew with a new leader, and after a time in which it is not measured, as at zero
+    /// not set. It restarts with a new leader, and after a time without measurements, such as at zero
     /// replicas.
     #[serde(default = "default_failure_duration")]
     #[schemars(range(min = 1, max = 86400))]
     pub failure_duration_seconds: i32,
 
-    /// replicas is what it asks for, as one metric of all: the one that asks for most wins.
+    /// replicas is the number of replicas that the metric asks for. The largest proposal of all metrics wins.
     #[schemars(range(min = 1))]
     pub replicas: i32,
 }
@@ -141,31 +141,30 @@ pub struct ResourceMetric {
     #[schemars(length(min = 1, max = 317))]
     pub resource_name: String,
 
-    /// The kind of the target.
+    /// targetType is Utilization or AverageValue. If not set, it follows from the target field.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target_type: Option<ResourceTargetType>,
 
-    /// averageValue is what the average usage of the pods should be, such as 500m of `cpu`.
+    /// averageValue is the target of the average usage of the pods, such as 500m for cpu.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub average_value: Option<ApiQuantity>,
 
-    /// averageUtilization is what the usage of all pods should be, in percent of their requests, at
-    /// least 1.
+    /// averageUtilization is the target of the usage of all pods, in percent of their requests. Minimum 1.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub average_utilization: Option<i32>,
 
-    /// What is done while the metric fails.
+    /// onError is the effect of a failed metric: Hold or Ignore. If not set, no replica is removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_error: Option<OnError>,
 
-    /// What the metric asks for once it has failed for long.
+    /// fallback is the number of replicas that the metric asks for after it has failed for failureDurationSeconds. If
+    /// not set, onError applies.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fallback: Option<MetricFallback>,
 }
 
-/// targetType is the kind of the target, `Utilization` or `AverageValue`. If not set, it follows from the
-/// field that is.
+/// targetType is Utilization or AverageValue. If not set, it follows from the target field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub enum ResourceTargetType {
     /// An average over the pods.
@@ -391,12 +390,12 @@ mod tests {
             (
                 json!({"executor": "NativeHPA", "customMetrics": [
                     {"metricName": "m", "averageValue": 1, "onEmpty": "Zero"}]}),
-                "spec.customMetrics[0]: activation, onEmpty, onError and fallback need the executor Embedded",
+                "spec.customMetrics[0]: activation, onEmpty, onError and fallback require executor Embedded",
             ),
             (
                 json!({"executor": "NativeHPA", "resourceMetrics": [
                     {"resourceName": "cpu", "averageValue": 1, "onError": "Hold"}]}),
-                "spec.resourceMetrics[0]: activation, onEmpty, onError and fallback need the executor Embedded",
+                "spec.resourceMetrics[0]: activation, onEmpty, onError and fallback require executor Embedded",
             ),
             (
                 json!({"customMetrics": [

@@ -8,35 +8,36 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What was seen and done last.
+/// status is the observed state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct AutoscalerStatus {
-    /// What is scaled, as kind and name.
+    /// reference is kind and name of the target, for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reference: Option<String>,
-    /// What each metric is, over what it should be, and the bounds that a schedule gives.
+    /// targets lists current and target values per metric, and bounds of schedules, for display.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub targets: Option<String>,
-    /// What the schedules say; absent without any.
+    /// schedule has the bounds in effect by schedules. Absent without schedules.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub schedule: Option<ScheduleStatus>,
-    /// The generation of the spec that was looked at last.
+    /// observedGeneration is the generation of the last evaluated spec.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
-    /// When the replicas were last changed.
+    /// lastScaleTime is the last time the replicas were changed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_scale_time: Option<Time>,
-    /// The replicas asked for when the scale was last looked at.
+    /// currentReplicas is the number of replicas in the scale at the last evaluation.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_replicas: Option<i32>,
-    /// The replicas last wanted; absent before the first decision.
+    /// desiredReplicas is the replica count computed by the last evaluation. Absent before the first one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub desired_replicas: Option<i32>,
-    /// What each metric was.
+    /// currentMetrics is the last observed value of each metric.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub current_metrics: Option<Vec<MetricStatus>>,
-    /// The conditions of an HPA, with the same types and reasons, and others beside: `Ready` sums them up.
+    /// conditions are those of an HPA, and Ready, FallbackActive, Paused, Preview, Frozen, MetricTypeUnknown and
+    /// ConfigurationWarning.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("x-kubernetes-list-type" = "map", "x-kubernetes-list-map-keys" = ["type"]))]
     pub conditions: Option<Vec<Condition>>,
@@ -107,23 +108,23 @@ fn metric_value(metric: &MetricStatus) -> Option<f64> {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduleStatus {
-    /// The lower bound of the replicas now.
+    /// minReplicas is the lower bound in effect.
     pub min_replicas: i32,
-    /// The schedule that gives it; absent if the spec does.
+    /// minReplicasBy is the schedule that sets minReplicas. Absent if the spec does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub min_replicas_by: Option<String>,
-    /// The upper bound of the replicas now.
+    /// maxReplicas is the upper bound in effect.
     pub max_replicas: i32,
-    /// The schedule that gives it; absent if the spec does.
+    /// maxReplicasBy is the schedule that sets maxReplicas. Absent if the spec does.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub max_replicas_by: Option<String>,
-    /// Where the lower bound would be above the upper one: the upper one holds.
+    /// conflict is set if the lower bound would be above the upper one: the upper one applies.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub conflict: Option<String>,
-    /// The windows that are active.
+    /// active lists the windows in effect.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub active: Vec<ScheduleWindow>,
-    /// When a window begins or ends next.
+    /// nextChange is the time at which the next window begins or ends.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub next_change: Option<Time>,
 }
@@ -132,12 +133,12 @@ pub struct ScheduleStatus {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct ScheduleWindow {
-    /// The name of the schedule.
+    /// name is the name of the schedule.
     pub name: String,
-    /// When the window began.
+    /// since is the begin of the window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
-    /// When it ends.
+    /// until is the end of the window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub until: Option<Time>,
 }

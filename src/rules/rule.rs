@@ -122,7 +122,7 @@ impl MetricName {
             let number = &name[..name.len() - rest.len()];
             let instead = match bare.is_some() && is_known(number) {
                 true => format!("write ${{{number}}}{rest}"),
-                false if groups == 1 => "it has none but ${0}, all that it matches".to_owned(),
+                false if groups == 1 => "only ${0} (the whole match) exists".to_owned(),
                 false => format!("its last one is ${{{}}}", groups - 1),
             };
             Some(format!("{:?}: matches has no group {name}: {instead}", self.template))
@@ -398,7 +398,7 @@ mod tests {
             ),
             ("^(.*)_total$", "${2}_per_second", Some("no group 2: its last one is ${1}")),
             ("^(.*)_total$", "$name", Some("no group name: its last one is ${1}")),
-            ("", "${1}_x", Some("no group 1: it has none but ${0}")),
+            ("", "${1}_x", Some("no group 1: only ${0} (the whole match) exists")),
         ] {
             let error = MetricName::new(matches, template, PATTERN_BYTES).unwrap().unknown_group();
             match (error, expected) {

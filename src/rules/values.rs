@@ -260,7 +260,7 @@ impl Rules {
         let mut matchers = selector_matchers(selector).map_err(|failure| match failure {
             // Unlike for objects, the request is at fault, and the metric is known.
             RuleQueryError::NotFound => {
-                RuleQueryError::Query("the selector can't be asked of series".to_owned())
+                RuleQueryError::Query("the selector can't be used for series".to_owned())
             }
             other => other,
         })?;

@@ -80,7 +80,7 @@ impl Coalescer {
 
     /// A coalescer without a server, for results that came from elsewhere.
     pub fn disconnected() -> Arc<Self> {
-        let error = || Error::Settings("there is nobody to ask".to_owned());
+        let error = || Error::Settings("no Prometheus client".to_owned());
         let send: SendQuery = Arc::new(move |_, _| std::future::ready(Err(error().into())).boxed());
         Arc::new(Self::new(Duration::ZERO, send, Spawner::default()))
     }
@@ -160,7 +160,8 @@ impl Coalescer {
         // The flight that covers the query failed, and was not planned for it.
         let flight =
             self.send_single(&queries, &mut queries.state(), arguments, caller, Instant::now());
-        let fault = || Err(Error::InvalidResponse("it was asked for in vain".to_owned()).into());
+        let fault =
+            || Err(Error::InvalidResponse("the batch had no result for it".to_owned()).into());
         flight.result(arguments).await.unwrap_or_else(fault)
     }
 

@@ -249,7 +249,7 @@ impl Joiner {
                 tracing::debug!(%query, series = table.series(), ?took, "Queried Prometheus");
             }
             Err(error) => {
-                tracing::debug!(%query, %error, ?took, "Whole text of the failed query");
+                tracing::debug!(%query, %error, ?took, "Full text of the failed query");
                 let query = shortened(&query, MAX_LOGGED_BYTES);
                 tracing::warn!(query, %error, ?took, "Failed to query Prometheus");
             }

@@ -249,7 +249,10 @@ impl AutoscalerSource {
         });
         let show = |(key, record): (ObjectKey, Arc<AutoscalerRecord>)| Shown {
             spec: record.parsed.as_ref().ok().map(|parsed| parsed.scaling.spec.clone()),
-            status: self.live.get(&AutoscalerRef::autoscaler(key.clone())),
+            status: self
+                .live
+                .get(&AutoscalerRef::autoscaler(key.clone()))
+                .and_then(|text| serde_json::from_str(&text).ok().map(Arc::new)),
             key,
         };
         let shown: Vec<Shown> = shown.into_iter().map(show).collect();
@@ -317,7 +320,7 @@ mod tests {
                 // The first one could not be read.
                 "currentMetrics": [{"type": ""}, {"type": "External", "external": {
                     "metric": {"name": "queue"}, "current": {"value": "3"}}}]});
-            let status = Arc::new(serde_json::from_value(status).unwrap());
+            let status = Arc::from(status.to_string());
             live.set(&AutoscalerRef::autoscaler(key), status);
         }
         metrics.leads(leads);

@@ -20,22 +20,22 @@ impl Debug for DecisionCollector {
 }
 
 const DECISIONS: [(&str, &str, &str); 8] = [
-    ("plimsoll_decision_ledger_bytes", "gauge", "Memory that the accounts of decisions take"),
-    ("plimsoll_decision_ledger_entries", "gauge", "Number of accounts of decisions in memory"),
+    ("plimsoll_decision_ledger_bytes", "gauge", "Memory used by decisions, in bytes"),
+    ("plimsoll_decision_ledger_entries", "gauge", "Number of decisions in memory"),
     (
         "plimsoll_decision_ledger_dropped",
         "counter",
-        "Total number of accounts of decisions that were dropped to make room",
+        "Total number of decisions dropped to make room",
     ),
     (
         "plimsoll_decision_ledger_since_timestamp_seconds",
         "gauge",
-        "When the accounts of decisions that this replica has began, in seconds since 1970",
+        "Time of the first decision that this replica has, in Unix seconds",
     ),
     (
         "plimsoll_decision_ledger_behind_seconds",
         "gauge",
-        "For how long this replica has not known all of the leader's accounts of decisions; -1 if it never did",
+        "Duration for which this replica has lacked decisions of the leader, in seconds; -1 if it never had all",
     ),
     ("plimsoll_decision_log_lines", "counter", "Total number of lines written to the decision log"),
     (

@@ -30,12 +30,12 @@ impl KubeMetrics {
         Self {
             requests: all.add(
                 ("kube_requests", None, "counter", &["verb", "resource", "code"]),
-                "Total number of requests to kube-apiserver, each retry by itself, by verb, resource and HTTP status; 0 where no answer came",
+                "Total number of requests to kube-apiserver, each retry by itself, by verb, resource and HTTP status; code 0 if there was no response",
                 Family::default(),
             ),
             duration: all.add(
                 ("kube_request_duration", Some(Unit::Seconds), "histogram", &["verb"]),
-                "Duration of requests to kube-apiserver until the head of the answer came, or they were given up, in seconds",
+                "Duration of requests to kube-apiserver until the response headers, or the timeout, in seconds",
                 Family::new_with_constructor(seconds),
             ),
         }

@@ -109,63 +109,63 @@ impl Default for Metrics {
             name: "plimsoll_build_info".to_owned(),
             kind: "info",
             labels: &["version"],
-            help: "Which build this is",
+            help: "Version of this build",
         });
-        all.registry.register("build", "Which build this is", info);
+        all.registry.register("build", "Version of this build", info);
         let metrics = Self {
             requests: all.add(
                 ("http_requests", None, "counter", &["code"]),
-                "Requests answered, by HTTP status",
+                "Total number of HTTP requests, by status code",
                 Family::default(),
             ),
             sample_age: all.add(
                 ("sample_age", S, "histogram", &[]),
-                "How old the oldest sample of an answer of the metrics APIs was, where that is known",
+                "Age of the oldest sample in a response of the metrics APIs, in seconds, if known",
                 Histogram::new(exponential_buckets(0.25, 2.0, 14)),
             ),
             decisions: all.add(
                 ("decisions", None, "counter", &["outcome"]),
-                "Decisions taken, by outcome: rescaled, held, failed, observed (a native HPA is left to kube-controller-manager) or followed (another replica leads)",
+                "Total number of evaluations, by outcome: rescaled, held, failed, observed (a native HPA is left to kube-controller-manager) or followed (another replica leads)",
                 Family::default(),
             ),
             errors: all.add(
                 ("decision_errors", None, "counter", &["reason"]),
-                "Decisions that failed, by the reason that the Autoscaler's condition gives",
+                "Total number of failed evaluations, by the reason in the condition",
                 Family::default(),
             ),
             duration: all.add(
                 ("decision_duration", S, "histogram", &[]),
-                "How long a decision took, from its beginning until it was carried out",
+                "Duration of evaluations, until the result is written, in seconds",
                 seconds(),
             ),
             delay: all.add(
                 ("decision_lag", S, "histogram", &[]),
-                "How long after its time a decision was begun",
+                "Delay between the scheduled and actual start of an evaluation, in seconds",
                 seconds(),
             ),
             missed: all.add(
                 ("missed_rounds", None, "counter", &[]),
-                "Decisions that were not taken because the one before took until after they were due",
+                "Total number of evaluations skipped because the previous one was still running",
                 Counter::default(),
             ),
             due: all.add(
                 ("decision_due_timestamp", S, "gauge", &[]),
-                "Since when a decision has been due and none was taken, or when the next one is due, in Unix seconds; 0 before the first",
+                "Time since which an evaluation is due, or of the next one, in Unix seconds; 0 before the first",
                 Gauge::default(),
             ),
             autoscalers: all.add(
                 ("autoscalers", None, "gauge", &[]),
-                "Autoscalers and native HPAs decided for",
+                "Number of autoscalers that are evaluated",
                 Gauge::default(),
             ),
             failing: all.add(
                 ("autoscalers_failing", None, "gauge", &[]),
-                "Of those, how many whose last decision failed; their conditions say why",
+                "Number of autoscalers whose last evaluation failed",
                 Gauge::default(),
             ),
             leader: all.add(
                 ("leader", None, "gauge", &[]),
-                "Whether this replica leads, and writes: 1 or 0",
+                "1 if this replica is the leader, else 0",
                 Gauge::default(),
             ),
             became_leader: all.add(
@@ -195,17 +195,17 @@ impl Default for Metrics {
             ),
             frozen: all.add(
                 ("frozen", None, "gauge", &[]),
-                "Whether an administrator has stopped all writes to scales: 1 or 0",
+                "1 if all writes to scales are frozen, else 0",
                 Gauge::default(),
             ),
             status_writes_waiting: all.add(
                 ("status_writes_waiting", None, "gauge", &[]),
-                "Statuses that wait to be written to the API server",
+                "Number of pending status updates",
                 Gauge::default(),
             ),
             events: all.add(
                 ("events", None, "counter", &["outcome"]),
-                "Events by outcome: written, refused by the API server, or dropped as too many wait for the 20 a second",
+                "Total number of events, by outcome: written, refused (by the API server) or dropped (rate limit)",
                 Family::default(),
             ),
             foreign_replica_writes: all.add(
@@ -215,47 +215,47 @@ impl Default for Metrics {
             ),
             native_hpas: all.add(
                 ("native_hpas", None, "gauge", &["observed"]),
-                "Native HPAs by whether this replica observes them: yes; no_metrics (Plimsoll does not serve all of their metrics), no_scale (the kind of their target is not watched) or no_leader (another replica does)",
+                "Number of native HPAs, by whether this replica observes them: yes; no_metrics (Plimsoll does not serve all of their metrics), no_scale (the kind of their target is not watched) or no_leader (another replica does)",
                 Family::default(),
             ),
             native_desired: all.add(
                 ("native_hpa_desired_replicas", None, "gauge", &["namespace", "name", "by"]),
-                "Number of replicas desired for an observed native HPA, by who decided; absent while Plimsoll can't decide",
+                "Desired replicas of an observed native HPA, by decider; absent while Plimsoll can't decide",
                 Family::default(),
             ),
             native_comparisons: all.add(
                 ("native_hpa_comparisons", None, "counter", &["outcome"]),
-                "Steps of observed native HPAs, by outcome: agreed, differed or failed (kube-controller-manager could decide, Plimsoll could not)",
+                "Total number of compared decisions for observed native HPAs, by outcome: agreed, differed or failed (only kube-controller-manager could decide)",
                 Family::default(),
             ),
             reloads: all.add(
                 ("config_reloads", None, "counter", &["outcome"]),
-                "Tries to take a changed configuration up, by outcome: taken or refused",
+                "Total number of configuration reloads, by outcome: taken or refused",
                 Family::default(),
             ),
             last_reload: all.add(
                 ("config_last_reload_successful", None, "gauge", &[]),
-                "Whether the configuration in force is that of the file: 1 or 0",
+                "1 if the configuration in effect is that of the file, else 0",
                 Gauge::default(),
             ),
             queries: all.add(
                 ("prometheus_requests", None, "counter", &["outcome"]),
-                "Requests to Prometheus, by outcome: answered, refused (a query it can't run), timeout, unreachable, unavailable (429 or 5xx) or unusable (an answer that is none)",
+                "Total number of requests to Prometheus, by outcome: answered, refused (invalid query), timeout, unreachable, unavailable (429 or 5xx) or unusable (invalid response)",
                 Family::default(),
             ),
             listings: all.add(
                 ("series_listings", None, "counter", &["reason"]),
-                "Total number of listings of the series of rules, by reason: interval, unknown (a metric was asked for that the last listing did not have), retry (of those rules only whose listing failed), or metric_rule (of one MetricRule)",
+                "Total number of listings of the series of rules, by reason: interval, unknown (a requested metric was not in the last listing), retry (after a failed listing), or metric_rule (of one MetricRule)",
                 Family::default(),
             ),
             query_duration: all.add(
                 ("prometheus_request_duration", S, "histogram", &[]),
-                "How long requests to Prometheus took",
+                "Duration of requests to Prometheus, in seconds",
                 seconds(),
             ),
             response_bytes: all.add(
                 ("prometheus_response", B, "histogram", &[]),
-                "How large the answers of Prometheus were",
+                "Size of responses of Prometheus, in bytes",
                 Histogram::new(exponential_buckets(256.0, 4.0, 10)),
             ),
             serving: ServingMetrics::new(&mut all),

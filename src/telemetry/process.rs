@@ -14,18 +14,22 @@ use std::sync::{Arc, OnceLock};
 pub struct ProcessCollector;
 
 const PROCESS: [(&str, &str, &str); 8] = [
-    ("process_cpu_seconds", "counter", "CPU time that the process has used"),
-    ("process_resident_memory_bytes", "gauge", "Memory that the process has"),
-    ("process_virtual_memory_bytes", "gauge", "Address space that the process has"),
-    ("process_start_time_seconds", "gauge", "When the process started, in seconds since 1970"),
-    ("process_open_fds", "gauge", "Files and connections that the process has open"),
-    ("process_max_fds", "gauge", "Files and connections that the process may have open"),
+    ("process_cpu_seconds", "counter", "Total user and system CPU time spent in seconds"),
+    ("process_resident_memory_bytes", "gauge", "Resident memory size in bytes"),
+    ("process_virtual_memory_bytes", "gauge", "Virtual memory size in bytes"),
+    (
+        "process_start_time_seconds",
+        "gauge",
+        "Start time of the process since unix epoch in seconds",
+    ),
+    ("process_open_fds", "gauge", "Number of open file descriptors"),
+    ("process_max_fds", "gauge", "Maximum number of open file descriptors"),
     (
         "plimsoll_memory_limit_bytes",
         "gauge",
         "Memory limit of the container in bytes; absent if it has none",
     ),
-    ("plimsoll_tasks", "gauge", "Tasks of the asynchronous runtime that live"),
+    ("plimsoll_tasks", "gauge", "Number of tasks of the asynchronous runtime"),
 ];
 
 /// The descriptions of these metrics.

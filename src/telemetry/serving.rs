@@ -44,17 +44,17 @@ impl ServingMetrics {
         Self {
             duration: all.add(
                 ("http_request_duration", S, "histogram", &["kind"]),
-                "Duration of requests answered, in seconds, by kind: custom, external, resource, discovery, metrics or other",
+                "Duration of HTTP requests in seconds, by kind: custom, external, resource, discovery, metrics or other",
                 Family::new_with_constructor(seconds),
             ),
             in_flight: all.add(
                 ("http_requests_in_flight", None, "gauge", &[]),
-                "Number of requests that are being answered or wait for their turn",
+                "Number of HTTP requests in flight or queued",
                 Gauge::default(),
             ),
             rejected: all.add(
                 ("http_requests_rejected", None, "counter", &["reason"]),
-                "Total number of requests answered with 429, by what there was too much of: connections, requests, token_reviews or access_reviews",
+                "Total number of requests rejected with 429, by exceeded limit: connections, requests, token_reviews or access_reviews",
                 Family::default(),
             ),
             connections: all.add(

@@ -94,7 +94,11 @@ fn an_overloaded_api_server_ends_a_command_within_seconds() {
         let began = Instant::now();
         let said = failure(command, path.to_str().unwrap());
         assert!(began.elapsed() < Duration::from_secs(30), "{command:?}: {:?}", began.elapsed());
-        assert_eq!(said.matches("the API server answers 503: asking again").count(), 1, "{said}");
+        assert_eq!(
+            said.matches("the API server responded with 503, retrying").count(),
+            1,
+            "{said}"
+        );
         assert!(said.contains(&format!("context a ({url}): ")), "{said}");
         assert!(said.contains("(ServiceUnavailable): etcd leader changed"), "{said}");
         let is_written = match command[0] {
@@ -111,7 +115,7 @@ fn what_is_no_api_server_is_told_as_that() {
     let login = server("200 OK", "text/html", "<html>login</html>");
     let (_folder, path) = kubeconfig(&login);
     let said = failure(&["status"], path.to_str().unwrap());
-    assert!(said.contains(": Lease plimsoll/plimsoll: the answer is no JSON"), "{said}");
+    assert!(said.contains(": Lease plimsoll/plimsoll: the response is not JSON"), "{said}");
     let nothing = server("404 Not Found", "text/plain", "404 page not found\n");
     let (_folder, path) = kubeconfig(&nothing);
     for command in WRITES.into_iter().chain(READS) {

@@ -48,6 +48,83 @@ fn a_pod_with_the_command_line_of_prometheus_adapter_serves_and_a_person_gets_a_
 }
 
 #[test]
+fn each_help_fits_a_screen_and_groups_what_is_long() {
+    let help = |arguments: &[&str]| String::from_utf8(plimsoll(arguments).stdout).unwrap();
+    for command in ["status", "explain", "pause", "freeze", "check", "autoscale", "version"] {
+        let help = help(&[command, "-h"]);
+        assert!(help.lines().count() <= 60, "{command}: {}", help.lines().count());
+        assert!(help.contains("Usage: plimsoll "), "{help}");
+        let other = ["--at", "--output", "--reason"].map(|flag| help.find(flag));
+        let (cluster, other) = (help.find("\nCluster:\n"), other.into_iter().flatten().max());
+        assert!(other.is_none_or(|flag| cluster.is_none_or(|cluster| flag < cluster)), "{help}");
+    }
+    let serve = help(&["serve", "-h"]);
+    for heading in
+        ["Prometheus:", "API server:", "Serving:", "Leader election:", "Autoscaling:", "Logging:"]
+    {
+        assert!(serve.lines().any(|line| line == heading), "{heading}: {serve}");
+    }
+    assert!(help(&["-h"]).contains("Exit codes: 0 success"));
+}
+
+#[test]
+fn flags_of_kubectl_may_stand_before_the_command() {
+    let output = plimsoll(&["--kubeconfig", "/nowhere", "-n", "shop", "explain", "web"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(error.contains("--kubeconfig: /nowhere: "), "{error}");
+    let output = plimsoll(&["serve", "--leader-elect", "false"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(error.contains("tip: write --FLAG=false"), "{error}");
+    let output = plimsoll(&["explian", "web"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(error.contains("explain"), "{error}");
+}
+
+#[test]
+fn a_manifest_of_an_autoscaler_is_printed_without_a_cluster() {
+    let line = "autoscale deploy web --metric qps --value 10 --max 3 -n shop --dry-run=client \
+        --kubeconfig=/nowhere -o";
+    let of = |format: &str| plimsoll(&line.split_whitespace().chain([format]).collect::<Vec<_>>());
+    let yaml = of("yaml").stdout;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), &yaml).unwrap();
+    let checked = plimsoll(&["check", "-f", file.path().to_str().unwrap()]);
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    assert_eq!(of("name").stdout, b"autoscaler.plimsoll.dev/web\n");
+}
+
+#[test]
+fn kubectl_completes_by_the_program_under_another_name() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("kubectl_complete-plimsoll");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_plimsoll"), &link).unwrap();
+    let output = Command::new(&link).args(["check-"]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("check-cluster\tCheck the installation"), "{text}");
+    assert!(text.ends_with("\n:4\n"), "{text}");
+}
+
+#[test]
+fn manual_pages_are_written_for_each_command() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(plimsoll(&["man", folder.path().to_str().unwrap()]).status.success());
+    for page in ["plimsoll.1", "plimsoll-check-cluster.1", "plimsoll-serve.1"] {
+        let text = std::fs::read_to_string(folder.path().join(page)).unwrap();
+        assert!(text.contains(".TH "), "{page}");
+    }
+    assert!(!folder.path().join("plimsoll-help-serve.1").exists());
+}
+
+#[test]
+fn the_version_of_the_client_needs_no_cluster() {
+    let output = plimsoll(&["version", "--client", "-o", "json"]);
+    let version: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(version["clientVersion"]["version"], env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
 fn convert_fails_if_an_object_was_left_out() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let hpa = "apiVersion: autoscaling/v2\nkind: HorizontalPodAutoscaler\nmetadata: {name: web}\n\

@@ -200,7 +200,7 @@ fn the_teams_of_a_namespace_may_write_rules_and_the_schema_says_what_is_wrong() 
             (
                 json!({"seriesQuery": "x", "metricsQuery": "x",
                     "resources": {"overrides": {"l".repeat(254): {"resource": "pod"}}}}),
-                "labels of at most 253",
+                "labels in overrides may have at most 253",
             ),
         ] {
             let rule = json!({"apiVersion": "plimsoll.dev/v1alpha1", "kind": "MetricRule",

@@ -22,6 +22,64 @@ pub async fn plugin(bed: &Bed, arguments: &[&str]) -> Result<String, String> {
 }
 
 #[test]
+fn kubectl_plimsoll_autoscales_a_workload_and_checks_the_installation() {
+    on_own_bed(Options::default(), async |bed| {
+        let ns = Namespace::new(&bed.cluster, "plugin").await;
+        ns.deployment("web", 1, "queue 20").await;
+        let of = "deployment/web --metric queue --value 10 --max 2 -n plugin";
+        let autoscale = async |before: &str, after: &str| {
+            let line = format!("{before} autoscale {of} {after}");
+            plugin(bed, &line.split_whitespace().collect::<Vec<_>>()).await
+        };
+        let dry = "autoscaler.plimsoll.dev/web autoscaled (server dry run)\n";
+        assert_eq!(autoscale("--request-timeout=20s", "--dry-run=server").await.unwrap(), dry);
+        let missing =
+            plugin(bed, &["autoscale", "sts", "web", "--cpu=70%", "--max=2", "-n=plugin"]);
+        let error = missing.await.unwrap_err();
+        assert!(
+            error.contains("Error from server (NotFound): statefulsets.apps \"web\" not found"),
+            "{error}"
+        );
+        assert_eq!(autoscale("", "").await.unwrap(), "autoscaler.plimsoll.dev/web autoscaled\n");
+        let again = autoscale("--request-timeout 20", "").await.unwrap_err();
+        assert!(again.contains("Error from server (AlreadyExists)"), "{again}");
+        ns.wait_replicas("Deployment", "web", SOON, |replicas| replicas == 2).await;
+
+        let version = plugin(bed, &["version", "-o", "json"]).await.unwrap();
+        let version: Value = serde_json::from_str(&version).unwrap();
+        let [client, server] =
+            ["clientVersion", "serverVersion"].map(|of| version[of]["version"].clone());
+        assert!(client.is_string() && client == server, "{version}");
+        let names = plugin(bed, &["-n", "plugin", "status", "-o", "name"]).await.unwrap();
+        assert_eq!(names, "autoscaler.plimsoll.dev/web\n");
+
+        // Plimsoll runs beside the cluster, and not as its Deployment.
+        let url = format!("--prometheus-url=http://127.0.0.1:{}", bed.cluster.prometheus_port);
+        let checked = Command::new(binary())
+            .args(["check-cluster", "-o=json", &url])
+            .env("KUBECONFIG", &bed.cluster.kubeconfig)
+            .output()
+            .expect("it can be run");
+        let shown = String::from_utf8_lossy(&checked.stdout);
+        assert_eq!(checked.status.code(), Some(1), "{shown}");
+        let report: Value = serde_json::from_str(&shown).expect(&shown);
+        let results = |category: &str| -> Vec<String> {
+            let all = report["categories"].as_array().unwrap();
+            let group = all.iter().find(|one| one["categoryName"] == category).unwrap();
+            let checks = group["checks"].as_array().unwrap();
+            checks.iter().map(|check| check["result"].as_str().unwrap().to_owned()).collect()
+        };
+        let passed = |category: &str| results(category).iter().all(|result| result == "success");
+        for category in ["kubernetes-api", "plimsoll-definitions", "plimsoll-metrics"] {
+            assert!(passed(category), "{category}: {shown}");
+        }
+        assert_eq!(results("plimsoll-replicas"), ["error"], "{shown}");
+        assert_eq!(results("prometheus")[0], "success", "{shown}");
+        assert_eq!(results("plimsoll-leader")[0], "success", "{shown}");
+    });
+}
+
+#[test]
 fn kubectl_plimsoll_shows_explains_pauses_and_freezes() {
     on_own_bed(Options::default(), async |bed| {
         let ns = Namespace::new(&bed.cluster, "plugin").await;
@@ -31,9 +89,10 @@ fn kubectl_plimsoll_shows_explains_pauses_and_freezes() {
         ns.autoscaler("gone", "queue", "10", 2).await;
         ns.wait_condition("gone", "AbleToScale", SOON, |c| c["status"] == "False").await;
         let status = plugin(bed, &["status"]).await.unwrap();
-        assert!(status.contains("Leader   plimsoll_"), "{status}");
-        assert!(status.contains("Autoscalers   2, 1 of them failing, 0 paused"), "{status}");
-        assert!(status.contains("plugin/gone   FailedGetScale: "), "{status}");
+        assert!(status.contains("Leader       plimsoll_"), "{status}");
+        assert!(status.contains("Autoscalers  2: 1 failing, 0 paused, 0 in fallback"), "{status}");
+        let row = status.lines().find(|line| line.starts_with("plugin     gone  Failing  "));
+        assert!(row.is_some_and(|row| row.contains("FailedGetScale")), "{status}");
         eventually("it is explained", SOON, async || {
             let explained = plugin(bed, &["explain", "web", "-n", "plugin"]).await?;
             let said = ["2 replicas of Deployment/web (1 to 2 allowed)", "TooManyReplicas"];

@@ -385,11 +385,11 @@ fn the_schema_rejects_nonsensical_specs() {
             ("maxReplicas: 1, executor: Nobody", "executor"),
             (
                 "maxReplicas: 1, executor: NativeHPA, syncPeriodSeconds: 5",
-                "syncPeriodSeconds need the executor Embedded",
+                "syncPeriodSeconds require executor Embedded",
             ),
             (
                 "maxReplicas: 1, executor: NativeHPA, fallback: {failureThreshold: 1, replicas: 1}",
-                "syncPeriodSeconds need the executor Embedded",
+                "syncPeriodSeconds require executor Embedded",
             ),
             ("maxReplicas: 1, executor: NativeHPA, mode: Preview", "mode Preview needs"),
             ("maxReplicas: 1, executor: NativeHPA, rollouts: Cap", "rollouts"),
@@ -409,7 +409,7 @@ fn the_schema_rejects_nonsensical_specs() {
             ),
             (
                 "maxReplicas: 1, executor: NativeHPA, resourceMetrics: [{resourceName: cpu, averageValue: 1, onError: Hold}]",
-                "onError and fallback need the executor Embedded",
+                "onError and fallback require executor Embedded",
             ),
             (
                 "maxReplicas: 1, customMetrics: [{metricName: m, averageValue: 1, labels: {a: b, c: d}}, \

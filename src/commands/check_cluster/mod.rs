@@ -20,9 +20,7 @@ use kube::Client;
 /// # Errors
 /// If there is none, or it does not answer.
 pub async fn connect(flags: &CheckFlags) -> Result<(Client, String), String> {
-    let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
-    let connected =
-        connect::as_kubectl(kubeconfig, context, ANSWER_TIMEOUT, Clock::default()).await;
+    let connected = connect::as_kubectl(&flags.kubectl, ANSWER_TIMEOUT, Clock::default()).await;
     let connected = connected.map_err(|error| format!("--cluster: {error}"))?;
     match within(connected.client.apiserver_version()).await {
         Ok(_) => Ok((connected.client, connected.namespace)),

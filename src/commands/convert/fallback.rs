@@ -80,9 +80,7 @@ fn static_fallback(
     let seconds = i64::from(*threshold).saturating_mul(interval * period);
     let seconds = seconds.saturating_add(interval + period - 1) / (interval + period);
     if seconds > LONGEST {
-        conversion.missing(&format!(
-            "fallback.failureThreshold {threshold}: a metric can be waited for a day at most"
-        ));
+        conversion.missing(&format!("fallback.failureThreshold {threshold}: the maximum is a day"));
     }
     let seconds = seconds.clamp(1, LONGEST);
     for metric in &mut made.custom {

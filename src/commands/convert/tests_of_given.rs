@@ -76,7 +76,7 @@ fn a_field_that_an_hpa_does_not_have_is_an_error() {
         (
             v2,
             "minReplica: 2",
-            "spec.minReplica: unknown field, which kubectl apply refuses and kube-apiserver drops: expected one of behavior, maxReplicas, metrics, minReplicas, scaleTargetRef",
+            "spec.minReplica: unknown field, which kubectl apply refuses and kube-apiserver drops: expected one of behavior, maxReplicas, metrics, minReplicas, scaleTargetRef; did you mean minReplicas?",
         ),
         (v2, "customMetrics: []", "spec.customMetrics: unknown field"),
         (

@@ -135,7 +135,7 @@ fn made(
             Made::default()
         }
         other => {
-            conversion.missing(&format!("{path}: a trigger of type {other} can't be converted: Plimsoll asks Prometheus alone"));
+            conversion.missing(&format!("{path}: a trigger of type {other} can't be converted: Plimsoll queries Prometheus only"));
             Made::default()
         }
     }

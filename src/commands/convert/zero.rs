@@ -116,7 +116,7 @@ pub fn cooldown(conversion: &mut Conversion, cooldown: i64, new: &mut Value) {
     let given = new.pointer(at).and_then(Value::as_i64);
     let window = given.unwrap_or(DEFAULT_WINDOW);
     if cooldown > MAX_WINDOW {
-        conversion.missing(&format!("cooldownPeriod {cooldown} s: at most {MAX_WINDOW} s can be waited for, by behavior.scaleDown.stabilizationWindowSeconds"));
+        conversion.missing(&format!("cooldownPeriod {cooldown} s: at most {MAX_WINDOW} s are possible, by behavior.scaleDown.stabilizationWindowSeconds"));
     } else if cooldown > window {
         new["behavior"]["scaleDown"]["stabilizationWindowSeconds"] = json!(cooldown);
         let note = format!(

@@ -3,15 +3,15 @@
 use super::super::story::plain;
 use super::error::{OperateError, error_before_write};
 use crate::clock::Clock;
-use crate::config::{ClusterFlags, ObjectFlags};
+use crate::config::{ClusterFlags, KubectlFlags};
 use crate::connect::{self, ANSWER_TIMEOUT, AsKubectl, ConnectError};
-use crate::crd::Autoscaler;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::PostParams;
 use kube::{Api, Client};
 
 /// The cluster of the flags.
+#[derive(Clone)]
 pub struct Cluster {
     /// Its client.
     pub client: Client,
@@ -30,11 +30,9 @@ impl Cluster {
     ///
     /// # Errors
     /// As [`ConnectError`] says.
-    pub async fn of(flags: &ClusterFlags) -> Result<Self, ConnectError> {
+    pub async fn of(flags: &KubectlFlags) -> Result<Self, ConnectError> {
         let clock = Clock::default();
-        let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
-        let connected =
-            connect::as_kubectl(kubeconfig, context, ANSWER_TIMEOUT, clock.clone()).await?;
+        let connected = connect::as_kubectl(flags, ANSWER_TIMEOUT, clock.clone()).await?;
         let [place, place_and_server] =
             [connected.place(), connected.place_and_server()].map(|text| plain(&text).into_owned());
         let AsKubectl { client, namespace, .. } = connected;
@@ -79,28 +77,4 @@ impl Cluster {
 /// Plimsoll's Lease in messages.
 pub fn lease_name(flags: &ClusterFlags) -> String {
     format!("Lease {}/{}", flags.plimsoll_namespace, flags.lease)
-}
-
-/// An Autoscaler that a command changes.
-pub struct Changed {
-    /// Its cluster.
-    pub cluster: Cluster,
-    /// The Autoscalers of its namespace.
-    pub autoscalers: Api<Autoscaler>,
-    /// Its name in messages.
-    pub object: String,
-}
-
-impl Changed {
-    /// The Autoscaler of the flags.
-    ///
-    /// # Errors
-    /// If there is no way to the cluster.
-    pub async fn of(flags: &ObjectFlags) -> Result<Self, OperateError> {
-        let cluster = Cluster::of(&flags.cluster).await?;
-        let namespace = flags.namespace.as_deref().unwrap_or(&cluster.namespace);
-        let object = plain(&format!("autoscaler {namespace}/{}", flags.name)).into_owned();
-        let autoscalers = Api::namespaced(cluster.client.clone(), namespace);
-        Ok(Self { cluster, autoscalers, object })
-    }
 }

@@ -1,10 +1,10 @@
 //! `plimsoll compare`: the decisions for native HPAs beside those of kube-controller-manager.
 
+use super::super::shown::printed;
 use super::super::story::{Agreement, event_line, plain, total};
 use super::cluster::Cluster;
 use super::decisions::{Wanted, read};
 use super::error::{OperateError, api_error};
-use super::explain::printed;
 use crate::config::{CompareFlags, OutputFormat};
 use crate::ledger::api::KIND_LABEL;
 use crate::time::UnixMillis;
@@ -32,7 +32,7 @@ type Key = (String, String);
 /// # Errors
 /// As [`OperateError`] says.
 pub async fn compare(flags: &CompareFlags) -> Result<String, OperateError> {
-    let cluster = Cluster::of(&flags.cluster).await?;
+    let cluster = Cluster::of(&flags.cluster.kubectl).await?;
     compare_in(&cluster, flags).await.map_err(|error| cluster.told(error))
 }
 
@@ -57,7 +57,7 @@ async fn compare_in(cluster: &Cluster, flags: &CompareFlags) -> Result<String, O
     })
     .await?;
     all.values_mut().for_each(Agreement::finish);
-    if all.is_empty() && flags.output != OutputFormat::Json {
+    if all.is_empty() && flags.output == OutputFormat::Text {
         return Ok(none(namespace));
     }
     let (mut text, mut hpas) = (String::new(), Vec::<Value>::new());
@@ -67,12 +67,16 @@ async fn compare_in(cluster: &Cluster, flags: &CompareFlags) -> Result<String, O
             None => Vec::new(),
         };
         match flags.output {
-            OutputFormat::Json => hpas.push(agreement.json(namespace, name, &events)),
-            _ => text += &agreement.text(&format!("{namespace}/{name}"), &events),
+            OutputFormat::Json | OutputFormat::Yaml => {
+                hpas.push(agreement.json(namespace, name, &events));
+            }
+            OutputFormat::Text => {
+                text += &agreement.text(&format!("{namespace}/{name}"), &events);
+            }
         }
     }
-    if flags.output == OutputFormat::Json {
-        return Ok(printed(&json!({ "hpas": hpas, "complete": is_whole })));
+    if flags.output != OutputFormat::Text {
+        return Ok(printed(&json!({ "hpas": hpas, "complete": is_whole }), flags.output));
     }
     if all.values().any(Agreement::is_empty) {
         text += "Compared are HPAs of Deployments and StatefulSets whose metrics Plimsoll serves (of CPU and memory with resourceRules), under --native-hpas=observe\n";

@@ -29,6 +29,14 @@ pub enum OperateError {
         /// Why it failed.
         error: Box<Self>,
     },
+    /// It failed for some of several objects.
+    #[error("{error}")]
+    Partly {
+        /// What is printed of the others.
+        shown: String,
+        /// The errors, a line each.
+        error: String,
+    },
     /// The object is not in a state in which that can be done.
     #[error("{0}")]
     Refused(String),

@@ -1,11 +1,12 @@
 //! `plimsoll explain`: why an autoscaler has the replicas that it has.
 
+use super::super::shown::Shown;
 use super::super::story::{
-    Account, Change, Changes, Subject, clean, decided_natively, no_decision, paint, standing, story,
+    Account, Change, Changes, Subject, decided_natively, no_decision, paint, standing, story,
 };
 use super::decisions::{Unreadable, Wanted, known_since, read};
 use super::error::OperateError;
-use super::named::{Known, Named};
+use super::named::{Known, Named, each};
 use super::terminal::screen;
 use crate::config::{ExplainFlags, Moment, OutputFormat};
 use crate::ledger::api::Decision;
@@ -49,11 +50,10 @@ impl Found {
 /// # Errors
 /// As [`OperateError`] says.
 pub async fn explain(flags: &ExplainFlags) -> Result<String, OperateError> {
-    let named = Named::of(&flags.object).await?;
-    explain_of(&named, flags).await.map_err(|error| named.cluster.told(error))
+    each(&flags.object, flags.output, async |named| explain_of(named, flags).await).await
 }
 
-async fn explain_of(named: &Named, flags: &ExplainFlags) -> Result<String, OperateError> {
+async fn explain_of(named: &Named, flags: &ExplainFlags) -> Result<Shown, OperateError> {
     let known = named.known().await?;
     let now = named.now();
     let at = time_of(flags.at, now, named.whose_clock())?;
@@ -82,8 +82,8 @@ async fn explain_of(named: &Named, flags: &ExplainFlags) -> Result<String, Opera
     let account = Account { subject, decision, change, since, at, now };
     let text = story(&account);
     match flags.output {
-        OutputFormat::Text => Ok(emphasized(&text)),
-        OutputFormat::Json => Ok(printed(&as_json(&account, &text))),
+        OutputFormat::Text => Ok(Shown::Text(emphasized(&text))),
+        OutputFormat::Json | OutputFormat::Yaml => Ok(Shown::Data(as_json(&account, &text))),
     }
 }
 
@@ -103,13 +103,6 @@ fn time_of(at: Option<Moment>, now: UnixMillis, clock: &str) -> Result<UnixMilli
 pub fn emphasized(text: &str) -> String {
     let (head, rest) = text.split_once('\n').unwrap_or((text, ""));
     format!("{}\n{rest}", paint(head, "1", screen().color))
-}
-
-/// A result for programs.
-pub fn printed(value: &Value) -> String {
-    let mut value = value.clone();
-    clean(&mut value);
-    format!("{value:#}\n")
 }
 
 fn as_json(account: &Account, text: &str) -> Value {
@@ -182,7 +175,7 @@ async fn without(
     known: Result<Known, OperateError>,
     unfound: Result<(), Unreadable>,
     (at, now): (UnixMillis, UnixMillis),
-) -> Result<String, OperateError> {
+) -> Result<Shown, OperateError> {
     let known = known?;
     let (first, began) = match unfound {
         Ok(()) => known_since(&named.cluster.client, &named.namespace, &named.labels()).await?,
@@ -203,8 +196,8 @@ async fn without(
         }
     };
     match flags.output {
-        OutputFormat::Text => Ok(emphasized(&text)),
-        OutputFormat::Json => Ok(printed(&json!({
+        OutputFormat::Text => Ok(Shown::Text(emphasized(&text))),
+        OutputFormat::Json | OutputFormat::Yaml => Ok(Shown::Data(json!({
             "kind": known.subject.kind,
             "namespace": known.subject.namespace,
             "name": known.subject.name,

@@ -44,7 +44,7 @@ const MAX_LISTED: usize = 3;
 /// # Errors
 /// As [`OperateError`] says, in particular if no leader acknowledges, also where it is frozen all the same.
 pub async fn freeze(flags: &FreezeFlags) -> Result<String, OperateError> {
-    let cluster = Cluster::of(&flags.cluster).await?;
+    let cluster = Cluster::of(&flags.cluster.kubectl).await?;
     freeze_in(&cluster, flags).await.map_err(|error| cluster.told(error))
 }
 
@@ -73,7 +73,7 @@ async fn freeze_in(cluster: &Cluster, flags: &FreezeFlags) -> Result<String, Ope
     let create = before.is_none() && flags.create;
     let outcome = match request(cluster, &flags.cluster, Some(&freeze), create).await {
         Err(OperateError::NotAcknowledged { .. }) if create => {
-            let next = "nobody answers; whoever leads next writes no scale";
+            let next = "no replica renews the Lease; the next leader writes no scale";
             return Ok(format!("frozen in {place}: {next}\n"));
         }
         outcome => outcome?,
@@ -104,7 +104,7 @@ async fn freeze_in(cluster: &Cluster, flags: &FreezeFlags) -> Result<String, Ope
 /// # Errors
 /// As [`OperateError`] says.
 pub async fn thaw(flags: &ClusterFlags) -> Result<String, OperateError> {
-    let cluster = Cluster::of(flags).await?;
+    let cluster = Cluster::of(&flags.kubectl).await?;
     let outcome = request(&cluster, flags, None, false).await;
     let (outcome, place) = (outcome.map_err(|error| cluster.told(error))?, &cluster.place);
     Ok(match outcome {
@@ -304,8 +304,7 @@ mod tests {
 
     fn flags() -> FreezeFlags {
         let cluster = ClusterFlags {
-            kubeconfig: None,
-            context: None,
+            kubectl: crate::config::KubectlFlags::default(),
             plimsoll_namespace: "plimsoll".to_owned(),
             lease: "plimsoll".to_owned(),
         };
@@ -340,7 +339,7 @@ mod tests {
             assert!(said.starts_with(expected), "{after:?}: {said}");
         }
         let said = freeze_in(&Cluster::fake(api(None, |_| {})), &flags).await.unwrap();
-        assert!(said.contains("nobody"), "{said}");
+        assert!(said.contains("no replica renews"), "{said}");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,10 +1,11 @@
 //! `plimsoll history`: the changes of an autoscaler's replicas.
 
+use super::super::shown::Shown;
 use super::super::story::{Listing, decided_natively, no_decision};
 use super::decisions::{Wanted, known_since, read};
 use super::error::OperateError;
-use super::explain::{emphasized, printed};
-use super::named::Named;
+use super::explain::emphasized;
+use super::named::{Named, each};
 use super::terminal::screen;
 use crate::config::{HistoryFlags, OutputFormat};
 
@@ -16,11 +17,10 @@ const THOUSANDS: usize = 100;
 /// # Errors
 /// As [`OperateError`] says.
 pub async fn history(flags: &HistoryFlags) -> Result<String, OperateError> {
-    let named = Named::of(&flags.object).await?;
-    history_of(&named, flags).await.map_err(|error| named.cluster.told(error))
+    each(&flags.object, flags.output, async |named| history_of(named, flags).await).await
 }
 
-async fn history_of(named: &Named, flags: &HistoryFlags) -> Result<String, OperateError> {
+async fn history_of(named: &Named, flags: &HistoryFlags) -> Result<Shown, OperateError> {
     let known = named.known().await?;
     let now = named.now();
     let from = now.saturating_sub(i64::try_from(flags.since.as_millis()).unwrap_or(i64::MAX));
@@ -48,19 +48,19 @@ async fn history_of(named: &Named, flags: &HistoryFlags) -> Result<String, Opera
             if is_native {
                 text += &format!("Note      {}\n", decided_natively("history", &named.name));
             }
-            Ok(emphasized(&text))
+            Ok(Shown::Text(emphasized(&text)))
         }
         OutputFormat::Text => {
             let text = listing.text(&subject, (from, now), screen());
             let cut = format!(
                 "The newest are missing, after {THOUSANDS},000 decisions: a shorter --since has them\n"
             );
-            Ok(if is_whole { text } else { text + &cut })
+            Ok(Shown::Text(if is_whole { text } else { text + &cut }))
         }
-        OutputFormat::Json => {
+        OutputFormat::Json | OutputFormat::Yaml => {
             let mut json = listing.json(&subject, (from, now));
             json["complete"] = is_whole.into();
-            Ok(printed(&json))
+            Ok(Shown::Data(json))
         }
     }
 }

@@ -13,10 +13,14 @@ mod pause;
 mod status;
 mod terminal;
 
+pub(super) use cluster::{Cluster, lease_name};
 pub use compare::compare;
 pub use error::OperateError;
+pub(super) use error::{error_before_write, write_error};
 pub use explain::explain;
 pub use freeze::{freeze, thaw};
 pub use history::history;
 pub use pause::{pause, resume};
+pub(super) use status::fault;
 pub use status::status;
+pub(super) use terminal::screen;

@@ -1,19 +1,23 @@
 //! The autoscaler that a command is about: an Autoscaler, or a native HPA by `hpa/NAME`.
 
-use super::super::story::{Standing, Status, Subject, clean};
+use super::super::nearest::nearest;
+use super::super::shown::{Shown, joined};
+use super::super::story::{Standing, Status, Subject, clean, plain};
 use super::cluster::Cluster;
 use super::decisions::labels;
 use super::error::{OperateError, api_error};
-use crate::config::ObjectFlags;
+use crate::config::{ObjectFlags, OutputFormat};
 use crate::crd::{Autoscaler, Executor};
+use crate::kube_error::worded;
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerKind;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
-use kube::Resource;
-use kube::api::GetParams;
+use kube::api::{GetParams, ListParams};
 use kube::core::{NamespaceResourceScope, Request};
+use kube::{Api, Resource, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::fmt::Debug;
 
 /// The autoscaler that a command is about, and how it is read.
 pub struct Named {
@@ -43,15 +47,34 @@ pub struct Known {
 const PERIOD: i64 = 15_000;
 
 impl Named {
-    /// The autoscaler of the flags.
+    /// The autoscalers of the flags.
     ///
     /// # Errors
-    /// If there is no way to the cluster, or the name is of another kind.
-    pub async fn of(flags: &ObjectFlags) -> Result<Self, OperateError> {
-        let (kind, name) = kind_and_name(&flags.name)?;
-        let cluster = Cluster::of(&flags.cluster).await?;
+    /// If there is no way to the cluster, a name is of another kind, or those of a selector can't be listed.
+    pub async fn all(flags: &ObjectFlags) -> Result<Vec<Self>, OperateError> {
+        let (kind, names) = kinds_and_names(&flags.names, flags.selector.is_some())?;
+        let cluster = Cluster::of(&flags.cluster.kubectl).await?;
         let namespace = flags.namespace.clone().unwrap_or_else(|| cluster.namespace.clone());
-        Ok(Self { cluster, kind, namespace, name })
+        if let Some(selector) = &flags.selector {
+            let namespace = Some(&*namespace).filter(|_| !flags.all_namespaces);
+            let found = match kind {
+                AutoscalerKind::Autoscaler => {
+                    listed::<Autoscaler>(&cluster, namespace, selector).await
+                }
+                AutoscalerKind::Hpa => {
+                    listed::<HorizontalPodAutoscaler>(&cluster, namespace, selector).await
+                }
+            };
+            let found = found.map_err(|error| cluster.told(api_error(kind.as_str())(error)))?;
+            let named =
+                |(namespace, name)| Self { cluster: cluster.clone(), kind, namespace, name };
+            return Ok(found.into_iter().map(named).collect());
+        }
+        let named = |(kind, name)| {
+            let (cluster, namespace) = (cluster.clone(), namespace.clone());
+            Self { cluster, kind, namespace, name }
+        };
+        Ok(names.into_iter().map(named).collect())
     }
 
     /// The Autoscaler `web` of the namespace `shop`.
@@ -113,9 +136,10 @@ impl Named {
                 {
                     let hint = match self.get::<HorizontalPodAutoscaler>().await {
                         Ok(_) => format!("; there is a native HPA of that name: hpa/{}", self.name),
-                        Err(_) => String::new(),
+                        Err(_) => self.did_you_mean().await,
                     };
-                    Err(OperateError::Refused(format!("{}: not found{hint}", self.object())))
+                    let text = worded(&kube::Error::Api(status));
+                    Err(OperateError::Refused(format!("{}: {}{hint}", self.object(), plain(&text))))
                 }
                 Err(error) => Err(api_error(self.object())(error)),
             },
@@ -124,6 +148,16 @@ impl Named {
                 let (object, json) = read.map_err(api_error(self.object()))?;
                 Ok(self.hpa(&object, json))
             }
+        }
+    }
+
+    /// The Autoscaler of the namespace whose name is nearest, as a hint.
+    async fn did_you_mean(&self) -> String {
+        let listed = listed::<Autoscaler>(&self.cluster, Some(&self.namespace), "").await;
+        let names = listed.unwrap_or_default().into_iter().map(|(_, name)| name);
+        match nearest(&self.name, names) {
+            Some(name) => format!("; did you mean {:?}?", plain(&name)),
+            None => String::new(),
         }
     }
 
@@ -214,19 +248,106 @@ fn subject_of(subject: Subject, target: String, period: i64, status: &Status) ->
     Subject { target: Some(target), period, faults, notes, ..subject }
 }
 
-/// `NAME`, or `KIND/NAME` as kubectl has it.
+/// Has each autoscaler of the flags told, also where others fail.
+///
+/// # Errors
+/// If there is no way to the cluster, and with what is told of the others where it fails for some.
+pub async fn each(
+    flags: &ObjectFlags,
+    output: OutputFormat,
+    tell: impl AsyncFn(&Named) -> Result<Shown, OperateError>,
+) -> Result<String, OperateError> {
+    let (mut shown, mut errors) = (Vec::new(), Vec::new());
+    let all = Named::all(flags).await?;
+    for named in &all {
+        match tell(named).await {
+            Ok(one) => shown.push(one),
+            Err(error) => errors.push(named.cluster.told(error)),
+        }
+    }
+    if let [_] = &*all
+        && let Some(error) = errors.pop()
+    {
+        return Err(error);
+    }
+    if all.is_empty() && output == OutputFormat::Text {
+        return Err(OperateError::Refused("No resources found".to_owned()));
+    }
+    let is_list = flags.selector.is_some() || all.len() > 1;
+    let shown = joined(shown, is_list, output);
+    if errors.is_empty() {
+        return Ok(shown);
+    }
+    let errors: Vec<String> = errors.iter().map(ToString::to_string).collect();
+    Err(OperateError::Partly { shown, error: errors.join("\n") })
+}
+
+/// The namespaces and names of the objects of a kind with these labels, of all namespaces if there is none.
+async fn listed<K>(
+    cluster: &Cluster,
+    namespace: Option<&str>,
+    labels: &str,
+) -> Result<Vec<(String, String)>, kube::Error>
+where
+    K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+        + DeserializeOwned
+        + Clone
+        + Debug,
+{
+    let client = cluster.client.clone();
+    let api: Api<K> = match namespace {
+        Some(namespace) => Api::namespaced(client, namespace),
+        None => Api::all(client),
+    };
+    let list = api.list_metadata(&ListParams::default().labels(labels)).await?;
+    let namespace = |namespace: Option<String>| namespace.unwrap_or_default();
+    Ok(list.iter().map(|one| (namespace(one.namespace()), one.name_any())).collect())
+}
+
+/// A type as kubectl has it.
+fn kind_of(text: &str) -> Option<AutoscalerKind> {
+    match text.to_ascii_lowercase().split('.').next().unwrap_or_default() {
+        "autoscaler" | "autoscalers" | "pas" => Some(AutoscalerKind::Autoscaler),
+        "hpa" | "horizontalpodautoscaler" | "horizontalpodautoscalers" => Some(AutoscalerKind::Hpa),
+        _ => None,
+    }
+}
+
+/// `NAME ...`, `TYPE/NAME ...` or `TYPE NAME ...`, as kubectl has it; with a selector only `TYPE`, if anything. The type
+/// is that of the selector.
+fn kinds_and_names(
+    words: &[String],
+    has_selector: bool,
+) -> Result<(AutoscalerKind, Vec<(AutoscalerKind, String)>), OperateError> {
+    let kind = words.first().and_then(|word| kind_of(word));
+    let kind = kind.filter(|_| has_selector || words.len() > 1);
+    let names = if kind.is_some() { &words[1..] } else { words };
+    if has_selector && !names.is_empty() {
+        let error = "name cannot be provided when a selector is specified";
+        return Err(OperateError::Refused(error.to_owned()));
+    }
+    let of_kind = |name: &String| match kind {
+        Some(_) if name.contains('/') => Err(OperateError::Refused(format!(
+            "{name}: there is no need to specify a type as a separate argument when passing arguments in TYPE/NAME form"
+        ))),
+        Some(kind) => Ok((kind, name.clone())),
+        None => kind_and_name(name),
+    };
+    let names = names.iter().map(of_kind).collect::<Result<_, _>>()?;
+    Ok((kind.unwrap_or(AutoscalerKind::Autoscaler), names))
+}
+
+/// `NAME`, or `TYPE/NAME` as kubectl has it.
 fn kind_and_name(text: &str) -> Result<(AutoscalerKind, String), OperateError> {
     let (kind, name) = text.split_once('/').unwrap_or(("autoscaler", text));
-    let kind = kind.to_ascii_lowercase();
-    let kind = kind.split('.').next().unwrap_or_default();
-    let kind = match kind {
-        "autoscaler" | "autoscalers" | "pas" => AutoscalerKind::Autoscaler,
-        "hpa" | "horizontalpodautoscaler" | "horizontalpodautoscalers" => AutoscalerKind::Hpa,
-        other => {
-            return Err(OperateError::Refused(format!(
-                "{other}/{name}: NAME of an Autoscaler or hpa/NAME was expected"
-            )));
-        }
+    let Some(kind) = kind_of(kind) else {
+        let types = ["autoscaler", "hpa", "horizontalpodautoscaler"].map(str::to_owned);
+        let hint = nearest(&kind.to_ascii_lowercase(), types.into_iter());
+        let hint = hint.map(|known| format!("; did you mean {known}/{name}?"));
+        return Err(OperateError::Refused(format!(
+            "{kind}/{name}: NAME of an Autoscaler or hpa/NAME was expected{}",
+            hint.unwrap_or_default()
+        )));
     };
     match name.is_empty() || name.contains('/') {
         false => Ok((kind, name.to_owned())),
@@ -244,6 +365,25 @@ mod tests {
     use crate::ledger::autoscaler_label;
 
     #[test]
+    fn names_are_given_as_to_kubectl() {
+        use AutoscalerKind::{Autoscaler, Hpa};
+        let of = |text: &str, has_selector| {
+            let words: Vec<String> = text.split_whitespace().map(str::to_owned).collect();
+            kinds_and_names(&words, has_selector).map_err(|error| error.to_string())
+        };
+        let named = |kind, name: &str| (kind, name.to_owned());
+        let expected = vec![named(Autoscaler, "web"), named(Hpa, "api")];
+        assert_eq!(of("web hpa/api", false), Ok((Autoscaler, expected)));
+        let expected = vec![named(Hpa, "web"), named(Hpa, "api")];
+        assert_eq!(of("hpa web api", false), Ok((Hpa, expected)));
+        // The only word is a name.
+        assert_eq!(of("hpa", false), Ok((Autoscaler, vec![named(Autoscaler, "hpa")])));
+        assert_eq!(of("hpa", true), Ok((Hpa, Vec::new())));
+        assert!(of("web", true).unwrap_err().contains("when a selector is specified"));
+        assert!(of("hpa hpa/web", false).unwrap_err().contains("TYPE/NAME form"));
+    }
+
+    #[test]
     fn a_name_is_of_an_autoscaler_or_of_a_native_hpa() {
         for (text, expected) in [
             ("web", AutoscalerKind::Autoscaler),
@@ -255,6 +395,8 @@ mod tests {
             let (kind, name) = kind_and_name(text).unwrap();
             assert_eq!((kind, &*name), (expected, "web"), "{text}");
         }
+        let error = kind_and_name("autoscalr/web").unwrap_err().to_string();
+        assert!(error.ends_with("did you mean autoscaler/web?"), "{error}");
         let long = "x".repeat(100);
         let selector = labels(&long, AutoscalerKind::Autoscaler);
         let expected = format!("{AUTOSCALER_LABEL}={}", autoscaler_label(&long));

@@ -1,11 +1,16 @@
 //! `plimsoll pause` and `plimsoll resume`.
 
-use super::cluster::Changed;
+use super::super::shown::Shown;
+use super::super::story::plain;
+use super::cluster::Cluster;
 use super::error::{OperateError, error_before_write, write_error};
-use crate::config::{ObjectFlags, PauseFlags};
-use crate::crd::{AutoscalerSpec, Mode};
+use super::named::{Named, each};
+use crate::config::{ObjectFlags, OutputFormat, PauseFlags};
+use crate::crd::{Autoscaler, AutoscalerSpec, Mode};
 use crate::time::UnixMillis;
+use crate::watch::AutoscalerKind;
 use jiff::Timestamp;
+use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::{Value, json};
 
@@ -14,11 +19,36 @@ use serde_json::{Value, json};
 /// # Errors
 /// As [`OperateError`] says, and if it is a preview, which writes no scale.
 pub async fn pause(flags: &PauseFlags) -> Result<String, OperateError> {
-    let of = Changed::of(&flags.object).await?;
-    pause_in(&of, flags).await.map_err(|error| of.cluster.told(error))
+    let tell = async |named: &Named| pause_in(&Changed::of(named)?, flags).await.map(Shown::Text);
+    each(&flags.object, OutputFormat::Text, tell).await
 }
 
-async fn pause_in(of: &Changed, flags: &PauseFlags) -> Result<String, OperateError> {
+/// An Autoscaler that a command changes.
+struct Changed<'a> {
+    /// Its cluster.
+    cluster: &'a Cluster,
+    /// The Autoscalers of its namespace.
+    autoscalers: Api<Autoscaler>,
+    /// Its name.
+    name: &'a str,
+    /// Its name in messages.
+    object: String,
+}
+
+impl<'a> Changed<'a> {
+    fn of(named: &'a Named) -> Result<Self, OperateError> {
+        let object = plain(&named.object()).into_owned();
+        if named.kind == AutoscalerKind::Hpa {
+            return Err(OperateError::Refused(format!(
+                "{object}: only an Autoscaler has a mode; a HorizontalPodAutoscaler is executed by kube-controller-manager"
+            )));
+        }
+        let autoscalers = Api::namespaced(named.cluster.client.clone(), &named.namespace);
+        Ok(Self { cluster: &named.cluster, autoscalers, name: &named.name, object })
+    }
+}
+
+async fn pause_in(of: &Changed<'_>, flags: &PauseFlags) -> Result<String, OperateError> {
     let user = of.cluster.user_name().await?;
     let by = user.filter(|user| user.chars().count() <= MAX_BY);
     let paused = |now: UnixMillis| {
@@ -30,7 +60,7 @@ async fn pause_in(of: &Changed, flags: &PauseFlags) -> Result<String, OperateErr
         let until = until.map(|until| until.strftime("%Y-%m-%dT%H:%M:%SZ").to_string());
         json!({"until": until, "reason": flags.reason, "by": by})
     };
-    let changed = set_mode(of, &flags.object.name, Mode::Paused, paused).await?;
+    let changed = set_mode(of, Mode::Paused, paused).await?;
     let until = changed.pause.and_then(|pause| pause.until);
     let until = until.map(|until| format!(" until {}", until.0)).unwrap_or_default();
     Ok(format!("{} paused in {}{until}\n", of.object, of.cluster.place))
@@ -44,10 +74,12 @@ const MAX_BY: usize = 128;
 /// # Errors
 /// As [`OperateError`] says, and if it is a preview.
 pub async fn resume(flags: &ObjectFlags) -> Result<String, OperateError> {
-    let of = Changed::of(flags).await?;
-    let set = set_mode(&of, &flags.name, Mode::Active, |_| Value::Null).await;
-    set.map_err(|error| of.cluster.told(error))?;
-    Ok(format!("{} resumed in {}\n", of.object, of.cluster.place))
+    let tell = async |named: &Named| {
+        let of = Changed::of(named)?;
+        set_mode(&of, Mode::Active, |_| Value::Null).await?;
+        Ok(Shown::Text(format!("{} resumed in {}\n", of.object, of.cluster.place)))
+    };
+    each(flags, OutputFormat::Text, tell).await
 }
 
 /// How often a write is tried if there are conflicts: with each status that is written there is one.
@@ -55,12 +87,11 @@ const CONFLICT_ATTEMPTS: usize = 10;
 
 /// Sets the mode and `pause` of an Autoscaler that is no preview. Returns what was written.
 async fn set_mode(
-    of: &Changed,
-    name: &str,
+    of: &Changed<'_>,
     to: Mode,
     pause: impl Fn(UnixMillis) -> Value,
 ) -> Result<AutoscalerSpec, OperateError> {
-    let Changed { cluster, autoscalers: api, object } = of;
+    let Changed { cluster, autoscalers: api, name, object } = of;
     let mut tries = 0;
     let changed = loop {
         let known = api.get(name).await.map_err(error_before_write(object.as_str()))?;

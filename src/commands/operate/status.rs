@@ -1,56 +1,129 @@
-//! `plimsoll status`: the leader, the freeze, and the failing Autoscalers.
+//! `plimsoll status`: the leader, the freeze, and the Autoscalers that fail or are paused.
 
-use super::super::story::{plain, span};
+use super::super::convert::yaml;
+use super::super::story::{clean, plain, span};
+use super::super::table::{Align, table};
 use super::cluster::{Cluster, lease_name};
 use super::error::{OperateError, api_error};
-use crate::config::{ClusterFlags, StatusFlags};
+use super::terminal::{cut, width};
+use crate::config::{ClusterFlags, StatusFlags, TableFormat};
 use crate::crd::{Autoscaler, AutoscalerStatus, Mode};
 use crate::leader::Freeze;
+use crate::time::UnixMillis;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// Shows the leader, the freeze, and the failing Autoscalers. Of both, what can be read is shown, and why the other can't.
+/// Shows the leader, the freeze, and the Autoscalers. Of both, what can be read is shown, and why the other can't.
 ///
 /// # Errors
 /// As [`OperateError`] says, and if nothing can be read.
 pub async fn status(flags: &StatusFlags) -> Result<String, OperateError> {
-    let cluster = Cluster::of(&flags.cluster).await?;
+    let cluster = Cluster::of(&flags.cluster.kubectl).await?;
     status_of(&cluster, flags).await.map_err(|error| cluster.told(error))
 }
 
 async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, OperateError> {
-    let place = cluster.place.strip_prefix("context ").unwrap_or(&cluster.place);
-    let mut text = format!("Context  {place}\n");
     let lease = match leader(cluster, &flags.cluster).await {
         Err(error) if !error.is_refused() => return Err(error),
         lease => lease,
     };
-    let autoscalers = autoscalers(cluster, flags.namespace.as_deref()).await;
+    let rows = rows(cluster, flags).await;
     let lease_name = lease_name(&flags.cluster);
-    match (lease, autoscalers) {
-        (Ok(None), Err(autoscalers)) if autoscalers.is_unknown_kind() => {
+    match (&lease, &rows) {
+        (Ok(None), Err(rows)) if rows.is_unknown_kind() => {
             return Err(OperateError::Refused(format!(
                 "Plimsoll's definitions are not installed, and there is no {lease_name}"
             )));
         }
-        (Err(lease), Err(autoscalers)) => {
-            let hint = hint(flags, &autoscalers);
-            return Err(OperateError::Refused(format!("{lease}\nplimsoll: {autoscalers}{hint}")));
+        (Err(lease), Err(rows)) => {
+            let hint = hint(flags, rows);
+            return Err(OperateError::Refused(format!("{lease}\nplimsoll: {rows}{hint}")));
         }
-        (lease, autoscalers) => {
-            text += &match lease {
-                Ok(Some(leader)) => leader,
-                Ok(None) => format!("Leader   none: there is no {lease_name}\n"),
-                Err(error) => format!("Leader   not known: {error}\n"),
-            };
-            text += &autoscalers.unwrap_or_else(|error| {
-                format!("Autoscalers   not known: {error}{}\n", hint(flags, &error))
-            });
-        }
+        _ => {}
     }
-    Ok(text)
+    let shown = Status { cluster, lease, rows, lease_name };
+    Ok(match flags.output {
+        TableFormat::Text | TableFormat::Wide => shown.text(flags),
+        TableFormat::Name => {
+            let rows = shown.rows.map_err(|error| OperateError::Refused(error.to_string()))?;
+            rows.iter()
+                .map(|row| format!("autoscaler.plimsoll.dev/{}\n", plain(&row.name)))
+                .collect()
+        }
+        TableFormat::Json => format!("{:#}\n", shown.json()),
+        TableFormat::Yaml => yaml(&shown.json()),
+    })
+}
+
+/// What was read.
+struct Status<'a> {
+    cluster: &'a Cluster,
+    lease: Result<Option<Leader>, OperateError>,
+    rows: Result<Vec<Row>, OperateError>,
+    lease_name: String,
+}
+
+impl Status<'_> {
+    fn text(&self, flags: &StatusFlags) -> String {
+        let place = &self.cluster.place;
+        let place = place.strip_prefix("context ").unwrap_or(place);
+        let mut text = format!("Context      {place}\n");
+        text += &match &self.lease {
+            Ok(Some(leader)) => leader.text(self.now()),
+            Ok(None) => format!("Leader       none: there is no {}\n", self.lease_name),
+            Err(error) => format!("Leader       not known: {error}\n"),
+        };
+        let rows = match &self.rows {
+            Ok(rows) => rows,
+            Err(error) => {
+                let hint = hint(flags, error);
+                return text + &format!("Autoscalers  not known: {error}{hint}\n");
+            }
+        };
+        let of = flags.namespace.as_ref().map(|namespace| format!(" in {namespace}"));
+        let [failing, paused, fallback] = [State::Failing, State::Paused, State::Fallback]
+            .map(|state| rows.iter().filter(|row| row.state == state).count());
+        let _ = writeln!(
+            text,
+            "Autoscalers  {}{}: {failing} failing, {paused} paused, {fallback} in fallback",
+            rows.len(),
+            of.unwrap_or_default()
+        );
+        let is_wide = flags.output == TableFormat::Wide;
+        let shown: Vec<&Row> =
+            rows.iter().filter(|row| is_wide || row.state != State::Active).collect();
+        if shown.is_empty() {
+            return text;
+        }
+        let head = ["NAMESPACE", "NAME", "STATE", "REASON", "AGE", "MESSAGE"].map(str::to_owned);
+        let cells = shown.into_iter().map(|row| row.cells(self.now()));
+        let all: Vec<_> = std::iter::once(head).chain(cells).collect();
+        let width = width().filter(|_| !is_wide);
+        let table = table(&all, Align::Left);
+        let lines = table.lines().map(|line| cut(line, width) + "\n");
+        text + "\n" + &lines.collect::<String>()
+    }
+
+    fn json(&self) -> Value {
+        let mut json = json!({"context": self.cluster.place});
+        match &self.lease {
+            Ok(leader) => json["leader"] = leader.as_ref().map_or(Value::Null, Leader::json),
+            Err(error) => json["leaderError"] = error.to_string().into(),
+        }
+        match &self.rows {
+            Ok(rows) => json["autoscalers"] = rows.iter().map(Row::json).collect(),
+            Err(error) => json["autoscalersError"] = error.to_string().into(),
+        }
+        clean(&mut json);
+        json
+    }
+
+    fn now(&self) -> UnixMillis {
+        self.cluster.clock.server_or_wall()
+    }
 }
 
 /// What helps who may not list the Autoscalers of all namespaces.
@@ -61,59 +134,132 @@ fn hint(flags: &StatusFlags, error: &OperateError) -> &'static str {
     }
 }
 
-/// Who leads, and whether scales are frozen; none if there is no Lease.
-async fn leader(cluster: &Cluster, flags: &ClusterFlags) -> Result<Option<String>, OperateError> {
+/// Who leads, and whether scales are frozen.
+struct Leader {
+    holder: Option<String>,
+    renewed: Option<jiff::Timestamp>,
+    freeze: Option<Freeze>,
+}
+
+impl Leader {
+    fn text(&self, now: UnixMillis) -> String {
+        let age = |time: jiff::Timestamp| {
+            format!("{} ago", span(now.saturating_sub(time.as_millisecond())))
+        };
+        let renewed = self.renewed.map_or_else(|| "never".to_owned(), age);
+        let mut text = match &self.holder {
+            Some(holder) => format!("Leader       {}, renewed {renewed}\n", plain(holder)),
+            None => "Leader       none\n".to_owned(),
+        };
+        if let Some(freeze) = &self.freeze {
+            let freeze = freeze.to_string();
+            let _ = writeln!(text, "Frozen       no scale is written: {}", plain(&freeze));
+        }
+        text
+    }
+
+    fn json(&self) -> Value {
+        json!({
+            "holder": self.holder,
+            "renewTime": self.renewed.map(|time| time.to_string()),
+            "frozen": self.freeze.as_ref().map(ToString::to_string),
+        })
+    }
+}
+
+/// None if there is no Lease.
+async fn leader(cluster: &Cluster, flags: &ClusterFlags) -> Result<Option<Leader>, OperateError> {
     let read = cluster.leases(flags).get_opt(&flags.lease).await;
     let Some(lease) = read.map_err(api_error(lease_name(flags)))? else {
         return Ok(None);
     };
-    let spec = lease.spec.clone().unwrap_or_default();
-    let age = |renewed: i64| {
-        format!("{} ago", span(cluster.clock.server_or_wall().saturating_sub(renewed)))
-    };
-    let renewed = spec.renew_time.map(|time| age(time.0.as_millisecond()));
-    let renewed = renewed.unwrap_or_else(|| "never".to_owned());
-    let mut text = match spec.holder_identity.filter(|holder| !holder.is_empty()) {
-        Some(holder) => format!("Leader   {}, renewed {renewed}\n", plain(&holder)),
-        None => "Leader   none\n".to_owned(),
-    };
-    if let Some(freeze) = Freeze::of(&lease) {
-        let _ = writeln!(text, "Frozen   no scale is written: {}", plain(&freeze.to_string()));
-    }
-    Ok(Some(text))
+    let freeze = Freeze::of(&lease);
+    let spec = lease.spec.unwrap_or_default();
+    let holder = spec.holder_identity.filter(|holder| !holder.is_empty());
+    Ok(Some(Leader { holder, renewed: spec.renew_time.map(|time| time.0), freeze }))
 }
 
-/// How many Autoscalers there are in a namespace, or in all, and which fail.
-async fn autoscalers(cluster: &Cluster, namespace: Option<&str>) -> Result<String, OperateError> {
-    let client = cluster.client.clone();
-    let (api, of): (Api<Autoscaler>, _) = match namespace {
-        Some(namespace) => (Api::namespaced(client, namespace), format!(" in {namespace}")),
-        None => (Api::all(client), String::new()),
-    };
-    let all = api.list(&ListParams::default()).await.map_err(api_error("autoscalers"))?;
-    let mut failing = Vec::new();
-    for object in &all {
-        if let Some(condition) = object.status.as_ref().and_then(fault) {
-            let name = format!("{}/{}", object.namespace().unwrap_or_default(), object.name_any());
-            let why = format!("{}: {}", condition.reason, condition.message);
-            failing.push((plain(&name).into_owned(), plain(&why).into_owned()));
+/// In which state an Autoscaler is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Failing,
+    Fallback,
+    Paused,
+    Preview,
+    Active,
+}
+
+/// An Autoscaler, and the condition that says why it is in its state.
+struct Row {
+    namespace: String,
+    name: String,
+    state: State,
+    reason: String,
+    message: String,
+    since: Option<jiff::Timestamp>,
+}
+
+impl Row {
+    fn of(object: &Autoscaler, now: UnixMillis) -> Self {
+        let status = object.status.as_ref();
+        let is = |kind: &str| {
+            let conditions = status?.conditions.as_ref()?;
+            conditions.iter().find(|one| one.type_ == kind && one.status == "True")
+        };
+        let (state, condition) = match (status.and_then(fault), object.spec.mode_at(now)) {
+            (_, Mode::Paused) => (State::Paused, is("Paused")),
+            (Some(fault), _) => match is("FallbackActive") {
+                Some(fallback) => (State::Fallback, Some(fallback)),
+                None => (State::Failing, Some(fault)),
+            },
+            (None, Mode::Preview) => (State::Preview, is("Preview")),
+            (None, Mode::Active) => (State::Active, is("Ready")),
+        };
+        Self {
+            namespace: object.namespace().unwrap_or_default(),
+            name: object.name_any(),
+            state,
+            reason: condition.map(|one| one.reason.clone()).unwrap_or_default(),
+            message: condition.map(|one| one.message.clone()).unwrap_or_default(),
+            since: condition.map(|one| one.last_transition_time.0),
         }
     }
-    let now = cluster.clock.server_or_wall();
-    let paused = all.iter().filter(|object| object.spec.mode_at(now) == Mode::Paused).count();
-    let count = all.items.len();
-    let failed = failing.len();
-    let mut text =
-        format!("Autoscalers   {count}{of}, {failed} of them failing, {paused} paused\n");
-    let width = failing.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
-    for (name, why) in failing {
-        let _ = writeln!(text, "  {name:width$}   {why}");
+
+    fn cells(&self, now: UnixMillis) -> [String; 6] {
+        let age = self.since.map(|since| span(now.saturating_sub(since.as_millisecond())));
+        let state = format!("{:?}", self.state);
+        let age = age.unwrap_or_else(|| "-".to_owned());
+        [&self.namespace, &self.name, &state, &self.reason, &age, &self.message]
+            .map(|text| plain(text).into_owned())
     }
-    Ok(text)
+
+    fn json(&self) -> Value {
+        json!({
+            "namespace": self.namespace,
+            "name": self.name,
+            "state": format!("{:?}", self.state),
+            "reason": self.reason,
+            "message": self.message,
+            "since": self.since.map(|since| since.to_string()),
+        })
+    }
+}
+
+/// The Autoscalers of a namespace, or of all.
+async fn rows(cluster: &Cluster, flags: &StatusFlags) -> Result<Vec<Row>, OperateError> {
+    let client = cluster.client.clone();
+    let api: Api<Autoscaler> = match &flags.namespace {
+        Some(namespace) => Api::namespaced(client, namespace),
+        None => Api::all(client),
+    };
+    let params = ListParams::default().labels(flags.selector.as_deref().unwrap_or_default());
+    let all = api.list(&params).await.map_err(api_error("autoscalers"))?;
+    let now = cluster.clock.server_or_wall();
+    Ok(all.iter().map(|object| Row::of(object, now)).collect())
 }
 
 /// The condition with which an Autoscaler fails, if it does.
-fn fault(status: &AutoscalerStatus) -> Option<&Condition> {
+pub fn fault(status: &AutoscalerStatus) -> Option<&Condition> {
     let conditions = status.conditions.as_ref()?;
     let healthy = ["AbleToScale", "ScalingActive"];
     conditions.iter().find(|c| {
@@ -126,7 +272,9 @@ mod tests {
     use super::*;
     use crate::clock::{Clock, Dated};
     use crate::commands::story;
+    use crate::config::{Cli, Command};
     use crate::fake;
+    use clap::Parser;
     use jiff::Timestamp;
     use kube::Client;
     use kube::client::Body;
@@ -151,13 +299,12 @@ mod tests {
     }
 
     fn flags(namespace: Option<&str>) -> StatusFlags {
-        let cluster = ClusterFlags {
-            kubeconfig: None,
-            context: None,
-            plimsoll_namespace: "plimsoll".to_owned(),
-            lease: "plimsoll".to_owned(),
-        };
-        StatusFlags { namespace: namespace.map(str::to_owned), cluster }
+        let line = ["plimsoll", "status"].into_iter().chain(namespace.map(|_| "-n"));
+        let line = line.chain(namespace);
+        match Cli::try_parse_from(line).unwrap().command {
+            Command::Status(flags) => flags,
+            other => panic!("{other:?}"),
+        }
     }
 
     fn lease(holder: &str, renewed: Timestamp, annotations: Value) -> Value {
@@ -181,24 +328,24 @@ mod tests {
         let until = (now + hour / 2).strftime("%Y-%m-%dT%H:%M:%SZ").to_string();
         let spec = json!({"mode": "Paused", "pause": {"until": until}});
         let text = shown_at(now, lease("a", now, json!({})), list(spec, json!({}))).await;
-        let renewed = text.lines().find_map(|line| line.strip_prefix("Leader   a, renewed "));
+        let renewed = text.lines().find_map(|line| line.strip_prefix("Leader       a, renewed "));
         assert!(renewed.is_some_and(|age| ["0s ago", "1s ago", "2s ago"].contains(&age)), "{text}");
-        assert!(text.contains("Autoscalers   1, 0 of them failing, 1 paused"), "{text}");
+        assert!(text.contains("Autoscalers  1: 0 failing, 1 paused, 0 in fallback"), "{text}");
     }
 
     /// Prometheus, or what stands before it, writes the texts of conditions.
     #[tokio::test]
     async fn no_text_of_an_object_controls_the_terminal() {
         let now = Clock::default().wall_timestamp();
-        let evil = "\u{1b}[2J\u{1b}]0;x\u{7}a\u{202e}b\nAutoscalers   1, 0 of them failing";
+        let evil = "\u{1b}[2J\u{1b}]0;x\u{7}a\u{202e}b\nAutoscalers  1: 0 failing";
         let annotations = json!({"plimsoll.dev/freeze": evil, "plimsoll.dev/frozen-by": evil});
         let condition = json!({"type": "ScalingActive", "status": "False", "reason": evil,
             "message": evil, "lastTransitionTime": "2026-11-25T10:00:00Z"});
         let status = json!({"conditions": [condition]});
         let text = shown_at(now, lease(evil, now, annotations), list(json!({}), status)).await;
         assert!(!text.chars().any(|one| one != '\n' && story::is_unsafe(one)), "{text:?}");
-        assert_eq!(text.lines().count(), 5, "{text}");
-        assert_eq!(text.matches("b Autoscalers   1, 0 of them failing").count(), 5, "{text}");
+        assert_eq!(text.lines().count(), 7, "{text}");
+        assert_eq!(text.matches("b Autoscalers  1: 0 failing").count(), 5, "{text}");
     }
 
     /// The status where these are refused, and with a namespace or for all.
@@ -225,12 +372,12 @@ mod tests {
     async fn what_can_be_read_is_shown_with_why_the_rest_can_not() {
         let (is_good, text) = shown(&["leases"], Some("shop")).await;
         let lines: Vec<&str> = text.lines().collect();
-        assert!(is_good && lines[0] == "Context  test", "{text}");
-        let expected = "Leader   not known: Lease plimsoll/plimsoll: Error from server (Forbidden): cannot read leases";
+        assert!(is_good && lines[0] == "Context      test", "{text}");
+        let expected = "Leader       not known: Lease plimsoll/plimsoll: Error from server (Forbidden): cannot read leases";
         assert!(lines[1].starts_with(expected), "{text}");
-        assert_eq!(lines[2], "Autoscalers   0 in shop, 0 of them failing, 0 paused");
+        assert_eq!(lines[2], "Autoscalers  0 in shop: 0 failing, 0 paused, 0 in fallback");
         let (is_good, text) = shown(&["autoscalers"], None).await;
-        assert!(is_good && text.contains("Leader   none"), "{text}");
+        assert!(is_good && text.contains("Leader       none"), "{text}");
         assert!(text.contains("cannot read autoscalers; -n NAMESPACE shows"), "{text}");
         let (is_good, text) = shown(&["leases", "autoscalers"], None).await;
         assert!(!is_good && text.contains("cannot read leases"), "{text}");
@@ -254,5 +401,19 @@ mod tests {
             cluster.told(error).to_string(),
             "context test (https://test): Plimsoll's definitions are not installed, and there is no Lease plimsoll/plimsoll"
         );
+    }
+
+    #[tokio::test]
+    async fn each_autoscaler_that_needs_a_look_has_a_row() {
+        let now = Clock::default().wall_timestamp();
+        let condition = json!({"type": "ScalingActive", "status": "False", "reason": "FailedGetPodsMetric",
+            "message": "no series", "lastTransitionTime": "2026-11-25T10:00:00Z"});
+        let status = json!({"conditions": [condition]});
+        let text = shown_at(now, lease("a", now, json!({})), list(json!({}), status)).await;
+        let rows: Vec<Vec<&str>> =
+            text.lines().skip(4).map(|line| line.split_whitespace().collect()).collect();
+        assert_eq!(rows[0], ["NAMESPACE", "NAME", "STATE", "REASON", "AGE", "MESSAGE"], "{text}");
+        assert_eq!(rows[1][..4], ["shop", "web", "Failing", "FailedGetPodsMetric"], "{text}");
+        assert!(text.ends_with("no series\n"), "{text}");
     }
 }

@@ -13,6 +13,22 @@ pub fn screen() -> Screen {
     screen_of(width, std::io::stdout().is_terminal(), |name| std::env::var_os(name))
 }
 
+/// The width of the terminal; none where the standard output is no terminal, where nothing is cut.
+pub fn width() -> Option<usize> {
+    let size = terminal_size::terminal_size().filter(|_| std::io::stdout().is_terminal());
+    size.map(|(width, _)| usize::from(width.0))
+}
+
+/// A line that fits.
+pub fn cut(line: &str, width: Option<usize>) -> String {
+    match width {
+        Some(width) if line.chars().count() > width => {
+            line.chars().take(width.saturating_sub(3)).chain("...".chars()).collect()
+        }
+        _ => line.to_owned(),
+    }
+}
+
 fn screen_of(
     width: Option<usize>,
     is_terminal: bool,
@@ -33,6 +49,12 @@ fn screen_of(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_line_is_cut_to_the_width_of_a_terminal() {
+        assert_eq!(cut("abcdef", Some(5)), "ab...");
+        assert_eq!((&*cut("abcdef", Some(6)), &*cut("abcdef", None)), ("abcdef", "abcdef"));
+    }
 
     #[test]
     fn a_screen_has_colors_and_unicode_only_where_it_shows_them() {

@@ -67,7 +67,7 @@ pub fn held_by(account: &Account) -> String {
         ("NoDecision", None) if decision.reason == "InvalidMetrics" => {
             "the metrics that fail: no pod is removed on a guess".to_owned()
         }
-        ("NoDecision", None) => "the fault: nothing is decided until it is over".to_owned(),
+        ("NoDecision", None) => "the failure: there is no decision until it is resolved".to_owned(),
         (_, Some(step)) => {
             let until = until_text(step.until.as_deref(), account);
             format!("{}{until}", limit(decision).unwrap_or_default())

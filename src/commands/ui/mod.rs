@@ -40,10 +40,9 @@ use trials::Trials;
 /// # Errors
 /// As [`UiError`] says.
 pub async fn run(flags: &UiFlags, out: &mut impl Write) -> Result<(), UiError> {
-    let (kubeconfig, context) = (flags.kubeconfig.as_deref(), flags.context.as_deref());
     let clock = Clock::default();
     let AsKubectl { client, context, .. } =
-        connect::as_kubectl(kubeconfig, context, READ_TIMEOUT, clock.clone()).await?;
+        connect::as_kubectl(&flags.kubectl, READ_TIMEOUT, clock.clone()).await?;
     let bind = |error| UiError::Bind { port: flags.port, error };
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, flags.port)).await.map_err(bind)?;
     let port = listener.local_addr().map_err(bind)?.port();

@@ -161,7 +161,7 @@ impl Row {
         if ago.is_some_and(|ago| (-AHEAD_MS..=MOVING_MS).contains(&ago)) {
             return (State::Moving, "scaled within the last two minutes".to_owned());
         }
-        let preview = if self.is_preview { "a preview: nothing is written" } else { "" };
+        let preview = if self.is_preview { "preview: no writes" } else { "" };
         (State::Steady, preview.to_owned())
     }
 }

@@ -1,40 +1,46 @@
 //! The flags of the commands other than `serve`.
 
+use super::kubectl::{CLUSTER, KubectlFlags};
 use super::parse::{Moment, duration, duration_back, moment, server_url};
 use super::prometheus::PrometheusFlags;
 use clap::{ArgGroup, Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How a command reaches the cluster.
+/// How a command reaches the cluster, and Plimsoll in it.
 #[derive(Clone, Debug, Args)]
 pub struct ClusterFlags {
-    /// The kubeconfig; without one, as kubectl finds it, or the service account of a pod.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub kubectl: KubectlFlags,
 
-    /// The context of the kubeconfig.
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
-
-    /// The namespace that Plimsoll is installed in.
-    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    /// Namespace that Plimsoll is installed in.
+    #[arg(long, value_name = "NAME", default_value = "plimsoll", env = "PLIMSOLL_NAMESPACE", help_heading = CLUSTER)]
     pub plimsoll_namespace: String,
 
-    /// The name of its Lease.
-    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    /// Name of Plimsoll's Lease.
+    #[arg(long, value_name = "NAME", default_value = "plimsoll", env = "PLIMSOLL_LEASE", help_heading = CLUSTER)]
     pub lease: String,
 }
 
-/// The flags of commands about one Autoscaler.
+/// Which autoscalers a command is about.
 #[derive(Clone, Debug, Args)]
 pub struct ObjectFlags {
-    /// Its name.
-    pub name: String,
+    /// NAME, TYPE/NAME or TYPE NAME, and more of them. TYPE is autoscaler (the default) or hpa.
+    #[arg(value_name = "[TYPE/]NAME", required_unless_present = "selector")]
+    pub names: Vec<String>,
 
-    /// Its namespace; without one, that of the context.
+    /// Label selector, instead of names, such as team=web,tier!=test.
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+
+    /// Namespace. If not set, that of the context.
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
+
+    /// All namespaces, with --selector.
+    #[arg(short = 'A', long, requires = "selector", conflicts_with = "namespace")]
+    pub all_namespaces: bool,
 
     #[command(flatten)]
     #[doc(hidden)]
@@ -44,9 +50,58 @@ pub struct ObjectFlags {
 /// The flags of `plimsoll status`.
 #[derive(Clone, Debug, Args)]
 pub struct StatusFlags {
-    /// Show the Autoscalers of this namespace. Without it, those of all namespaces.
+    /// Namespace of the Autoscalers. If not set, all namespaces.
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
+
+    /// All namespaces, which is the default.
+    #[arg(short = 'A', long, conflicts_with = "namespace")]
+    pub all_namespaces: bool,
+
+    /// Label selector of the Autoscalers.
+    #[arg(short = 'l', long, value_name = "SELECTOR")]
+    pub selector: Option<String>,
+
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = TableFormat::Text)]
+    pub output: TableFormat,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub cluster: ClusterFlags,
+}
+
+/// The flags of `plimsoll version`.
+#[derive(Clone, Debug, Args)]
+pub struct VersionFlags {
+    /// Print the version of this command only, without a request to the cluster.
+    #[arg(long)]
+    pub client: bool,
+
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub kubectl: KubectlFlags,
+}
+
+/// The flags of `plimsoll check-cluster`.
+#[derive(Clone, Debug, Args)]
+pub struct CheckClusterFlags {
+    /// URL of Prometheus as this machine reaches it. If not set, Plimsoll's own is reached by the proxy of the API
+    /// server, where that is allowed.
+    #[arg(long, value_name = "URL", value_parser = server_url)]
+    pub prometheus_url: Option<String>,
+
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub prometheus: PrometheusFlags,
+
+    /// Output format.
+    #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
+    pub output: OutputFormat,
 
     #[command(flatten)]
     #[doc(hidden)]
@@ -60,11 +115,11 @@ pub struct ExplainFlags {
     #[doc(hidden)]
     pub object: ObjectFlags,
 
-    /// The time to explain, in RFC 3339 or as a duration ago, such as -2h. Without it, now.
+    /// Time to explain: RFC 3339, or a duration ago such as -2h. Default: now.
     #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
     pub at: Option<Moment>,
 
-    /// How the result is printed.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,
 }
@@ -76,12 +131,12 @@ pub struct HistoryFlags {
     #[doc(hidden)]
     pub object: ObjectFlags,
 
-    /// How far back it goes.
+    /// Duration to look back.
     #[arg(long, value_name = "DURATION", value_parser = duration_back, default_value = "24h",
         allow_hyphen_values = true)]
     pub since: Duration,
 
-    /// How the result is printed.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,
 }
@@ -89,20 +144,20 @@ pub struct HistoryFlags {
 /// The flags of `plimsoll compare`.
 #[derive(Clone, Debug, Args)]
 pub struct CompareFlags {
-    /// The namespace; without one, that of the context.
+    /// Namespace. If not set, that of the context.
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
 
-    /// Look into all namespaces.
+    /// All namespaces.
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
 
-    /// How far back it goes.
+    /// Duration to look back.
     #[arg(long, value_name = "DURATION", value_parser = duration_back, default_value = "24h",
         allow_hyphen_values = true)]
     pub since: Duration,
 
-    /// How the result is printed.
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,
 
@@ -118,11 +173,11 @@ pub struct PauseFlags {
     #[doc(hidden)]
     pub object: ObjectFlags,
 
-    /// Why; it stands in the condition `Paused`.
+    /// Reason, shown in the condition `Paused`.
     #[arg(long, value_name = "TEXT")]
     pub reason: Option<String>,
 
-    /// End the pause after this time. Without it, the pause lasts until `plimsoll resume`.
+    /// End the pause after this duration. Default: until `plimsoll resume`.
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     pub until_after: Option<Duration>,
 }
@@ -130,14 +185,14 @@ pub struct PauseFlags {
 /// The flags of `plimsoll freeze`.
 #[derive(Clone, Debug, Args)]
 pub struct FreezeFlags {
-    /// Why; it stands in each Autoscaler's condition `Frozen`.
+    /// Reason, shown in the condition `Frozen` of each Autoscaler.
     pub reason: String,
 
-    /// End the freeze after this time. Without it, the freeze lasts until `plimsoll thaw`.
+    /// End the freeze after this duration. Default: until `plimsoll thaw`.
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     pub until_after: Option<Duration>,
 
-    /// Create the Lease if there is none, so that a Plimsoll that starts later is frozen.
+    /// Create the Lease if it does not exist, so that a Plimsoll that starts later is frozen.
     #[arg(long)]
     pub create: bool,
 
@@ -149,7 +204,7 @@ pub struct FreezeFlags {
 /// The flags of `plimsoll replay`.
 #[derive(Clone, Debug, Args)]
 pub struct ReplayFlags {
-    /// The file; - is the standard input.
+    /// Decision log. - means standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
 }
@@ -157,7 +212,7 @@ pub struct ReplayFlags {
 /// The flags of `plimsoll ui`.
 #[derive(Clone, Debug, Args)]
 pub struct UiFlags {
-    /// Show the autoscalers of this namespace. Without it, those of all namespaces.
+    /// Show only the Autoscalers of this namespace. Default: all namespaces.
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
 
@@ -165,23 +220,19 @@ pub struct UiFlags {
     #[arg(short = 'A', long, conflicts_with = "namespace")]
     pub all_namespaces: bool,
 
-    /// The port of 127.0.0.1 to serve on; 0 is any free one.
+    /// Port on 127.0.0.1. 0 selects a free port.
     #[arg(long, value_name = "PORT", default_value_t = 0)]
     pub port: u16,
 
-    /// Print the address of the page, and open no browser.
+    /// Print the address without opening a browser.
     #[arg(long)]
     pub no_browser: bool,
 
-    /// The kubeconfig; without one, as kubectl finds it.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub kubectl: KubectlFlags,
 
-    /// The context of the kubeconfig.
-    #[arg(long, value_name = "NAME")]
-    pub context: Option<String>,
-
-    /// The Prometheus that has the load: with it the page tries a changed spec, as plimsoll backtest does.
+    /// URL of the Prometheus with the recorded load, to try edited specs as plimsoll backtest does.
     #[arg(long, value_name = "URL")]
     pub prometheus_url: Option<String>,
 
@@ -189,7 +240,7 @@ pub struct UiFlags {
     #[doc(hidden)]
     pub prometheus: PrometheusFlags,
 
-    /// The configuration file of the server: its labels and templates (podMetrics) are those of the queries.
+    /// Configuration file of the server, for the labels and templates of queries (podMetrics).
     #[arg(long, value_name = "FILE", requires = "prometheus_url")]
     pub config: Option<PathBuf>,
 }
@@ -201,13 +252,13 @@ pub struct ConvertFlags {
     #[arg(value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
-    /// The namespace of objects that have none, as `kubectl apply -n` gives it to them.
+    /// Namespace of objects without one, as `kubectl apply -n` sets it.
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
 
-    /// The Prometheus that Plimsoll asks; a ScaledObject that names another one, or any where this is
-    /// not given, comes out as a preview. May be repeated, for each address by which objects name it; a Service is the
-    /// same one with .svc and .svc.cluster.local behind its name.
+    /// URL of the Prometheus that Plimsoll queries. A ScaledObject with another server, or any if this is not set,
+    /// becomes a preview. Repeat it for each URL that objects use; a Service is the same with .svc and
+    /// .svc.cluster.local.
     #[arg(long, value_name = "URL", value_parser = server_url)]
     pub prometheus_url: Vec<String>,
 }
@@ -216,37 +267,29 @@ pub struct ConvertFlags {
 #[derive(Clone, Debug, Args)]
 #[command(group(ArgGroup::new("checked").args(["file", "objects"]).required(true).multiple(true)))]
 pub struct CheckFlags {
-    /// The configuration file. With -f its labels and shared namespaces (podMetrics) are those of their queries,
-    /// too, and its rules those that give their metrics; without it, the labels are the defaults.
+    /// Configuration file. With -f it also sets the labels, shared namespaces and rules for the queries of these
+    /// files. If not set, the default labels.
     #[arg(value_name = "CONFIG")]
     pub file: Option<PathBuf>,
 
-    /// Files with Autoscalers and MetricRules to check; - is the standard input. With --cluster what is around
-    /// Autoscalers in the cluster is checked, too, and with --prometheus-url when their queries were empty within
-    /// a day.
+    /// Files with Autoscalers and MetricRules. - means standard input.
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
     pub objects: Vec<PathBuf>,
 
-    /// The namespace of objects of -f that have none; those that have another are refused, as kubectl refuses them.
+    /// Namespace of objects in -f without one. Objects of another namespace are refused, as in kubectl.
     #[arg(short, long, value_name = "NAME", requires = "objects")]
     pub namespace: Option<String>,
 
-    /// Look at the cluster of the kubeconfig, as kubectl finds it, for what is around the Autoscalers of -f: other
-    /// writers of the replicas, other autoscalers, missing requests, pods of other workloads. Implied by
-    /// --kubeconfig and --context.
+    /// Check the Autoscalers of -f against the cluster: other writers of the replicas, other autoscalers, missing
+    /// requests, pods of other workloads. Implied by --kubeconfig and --context.
     #[arg(long, requires = "objects")]
     pub cluster: bool,
 
-    /// The context of the kubeconfig, for -f.
-    #[arg(long, value_name = "NAME", requires = "objects")]
-    pub context: Option<String>,
-
-    /// How often Prometheus scrapes, for a warning where a range of a query has fewer than two samples.
+    /// Scrape interval, to warn of ranges with fewer than two samples.
     #[arg(long, value_name = "DURATION", value_parser = duration, default_value = "30s")]
     pub scrape_interval: Duration,
 
-    /// A Prometheus to look for series in and to run each query once; without one, queries are
-    /// parsed only.
+    /// URL of a Prometheus to list series from and to run each query once. If not set, queries are only parsed.
     #[arg(long, value_name = "URL", alias = "prometheus")]
     pub prometheus_url: Option<String>,
 
@@ -254,12 +297,15 @@ pub struct CheckFlags {
     #[doc(hidden)]
     pub prometheus: PrometheusFlags,
 
-    /// A cluster whose resources the rules speak of, and which has what is around the Autoscalers of -f. Without it,
-    /// labels of `rules` are known that name resources which each cluster has, such as pods.
-    #[arg(long, value_name = "FILE")]
-    pub kubeconfig: Option<PathBuf>,
+    #[command(flatten)]
+    #[doc(hidden)]
+    pub kubectl: KubectlFlags,
 
-    /// How the result is printed.
+    /// Fail on warnings, too.
+    #[arg(long)]
+    pub strict: bool,
+
+    /// Output format.
     #[arg(short, long, value_enum, default_value_t = OutputFormat::Text)]
     pub output: OutputFormat,
 }
@@ -267,7 +313,8 @@ pub struct CheckFlags {
 impl CheckFlags {
     /// Whether to look at the cluster around the Autoscalers.
     pub fn looks_around(&self) -> bool {
-        let names_it = self.cluster || self.kubeconfig.is_some() || self.context.is_some();
+        let kubectl = &self.kubectl;
+        let names_it = self.cluster || kubectl.kubeconfig.is_some() || kubectl.context.is_some();
         names_it && !self.objects.is_empty()
     }
 }
@@ -275,8 +322,25 @@ impl CheckFlags {
 /// How a result is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OutputFormat {
-    /// For a person.
+    /// Human-readable.
     Text,
-    /// For a program.
+    /// JSON.
     Json,
+    /// YAML.
+    Yaml,
+}
+
+/// How a list of objects is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum TableFormat {
+    /// Human-readable, as wide as the terminal.
+    Text,
+    /// The same with all objects and their whole messages.
+    Wide,
+    /// Type and name of each object.
+    Name,
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
 }

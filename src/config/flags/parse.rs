@@ -39,6 +39,11 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from(duration).map_err(|_| format!("{expected}; it can't be negative"))
 }
 
+/// Parses kubectl's `--request-timeout`: a duration, or seconds; 0 is none.
+pub fn request_timeout(text: &str) -> Result<Duration, String> {
+    text.parse().map(Duration::from_secs).or_else(|_| duration(text))
+}
+
 /// Parses the period of decisions.
 pub fn period(text: &str) -> Result<Duration, String> {
     let period = duration(text)?;
@@ -88,6 +93,23 @@ pub fn named(text: &str) -> Result<(String, String), String> {
         }
         _ => Err("NAME=VALUE was expected".to_owned()),
     }
+}
+
+/// Parses a label: `code=200`, or `code=` for an empty one.
+pub fn label(text: &str) -> Result<(String, String), String> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err("NAME=VALUE was expected".to_owned()),
+    }
+}
+
+/// A quantity above 0, as it is written.
+pub fn positive_quantity(text: &str) -> Result<String, String> {
+    text.parse()
+        .ok()
+        .filter(|quantity: &Quantity| quantity.as_f64() > 0.0)
+        .map(|_| text.to_owned())
+        .ok_or_else(|| "a quantity above 0 was expected, such as 100 or 500m".to_owned())
 }
 
 /// Parses a name and a number above 0, which may be a quantity: `cpu=500m`.

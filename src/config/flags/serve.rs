@@ -1,7 +1,7 @@
 //! The flags of `plimsoll serve`.
 
 use super::parse::{above_zero, duration, log_level, ratio};
-use super::prometheus::PrometheusFlags;
+use super::prometheus::{PROMETHEUS, PrometheusFlags};
 use crate::control::NativeHpas;
 use crate::k8s::SERVICE_ACCOUNT;
 use crate::serve::ApiGroup;
@@ -11,260 +11,266 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+// The headings of the help.
+const API_SERVER: &str = "API server";
+const AUTH: &str = "Authentication and authorization";
+const SERVING: &str = "Serving";
+const ELECTION: &str = "Leader election";
+const AUTOSCALING: &str = "Autoscaling";
+const LOGGING: &str = "Logging";
+
 /// The flags of `plimsoll serve`.
 #[derive(Clone, Debug, Args)]
 pub struct ServeFlags {
-    /// The configuration file; without one, the defaults.
-    #[arg(long, value_name = "FILE")]
+    /// Configuration file. If not set, the defaults.
+    #[arg(long, value_name = "FILE", help_heading = PROMETHEUS)]
     pub config: Option<PathBuf>,
 
-    /// The address of Prometheus, or of anything with its HTTP API.
-    #[arg(long, value_name = "URL", default_value = "http://localhost:9090")]
+    /// URL of Prometheus, or of a server with its HTTP API.
+    #[arg(long, value_name = "URL", default_value = "http://localhost:9090", help_heading = PROMETHEUS)]
     pub prometheus_url: String,
 
     #[command(flatten)]
     #[doc(hidden)]
     pub prometheus: PrometheusFlags,
 
-    /// How old an answer may be to be used again. One that a client of the API reads shortly before that is asked
-    /// for anew meanwhile.
-    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration)]
+    /// How long query results are cached. One that an API client reads shortly before it expires is refreshed meanwhile.
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration, help_heading = PROMETHEUS)]
     pub sample_max_age: Duration,
 
-    /// The time between two listings of the series that rules speak of.
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    /// How often the series matched by rules are relisted.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration, help_heading = PROMETHEUS)]
     pub metrics_relist_interval: Duration,
 
-    /// How far back such a series may have had its last sample; 0s is the time between two listings.
-    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration)]
+    /// Maximum age of the last sample of a listed series. 0s means --metrics-relist-interval.
+    #[arg(long, value_name = "DURATION", default_value = "0s", value_parser = duration, help_heading = PROMETHEUS)]
     pub metrics_max_age: Duration,
 
-    /// The time between two readings of the cluster's discovery.
-    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration)]
+    /// Interval at which API discovery is refreshed.
+    #[arg(long, value_name = "DURATION", default_value = "10m", value_parser = duration, help_heading = API_SERVER)]
     pub discovery_interval: Duration,
 
-    /// How to reach the API server; without one, as a pod does, or as kubectl does.
-    #[arg(long, value_name = "FILE", alias = "lister-kubeconfig")]
+    /// kubeconfig file for the API server. If not set, the in-cluster configuration is used, else kubectl's.
+    #[arg(long, value_name = "FILE", alias = "lister-kubeconfig", help_heading = API_SERVER)]
     pub kubeconfig: Option<PathBuf>,
 
-    /// How to reach the API server to ask who somebody is, where that differs.
-    #[arg(long, value_name = "FILE")]
+    /// kubeconfig file pointing at the API server that creates TokenReviews. If not set, --kubeconfig.
+    #[arg(long, value_name = "FILE", help_heading = API_SERVER)]
     pub authentication_kubeconfig: Option<PathBuf>,
 
-    /// How to reach the API server to ask what somebody may do, where that differs.
-    #[arg(long, value_name = "FILE")]
+    /// kubeconfig file pointing at the API server that creates SubjectAccessReviews. If not set, --kubeconfig.
+    #[arg(long, value_name = "FILE", help_heading = API_SERVER)]
     pub authorization_kubeconfig: Option<PathBuf>,
 
-    /// Requests to the API server each second, besides those about the Lease; without it there is no
-    /// limit but the server's own.
-    #[arg(long, value_name = "QPS", value_parser = above_zero)]
+    /// Maximum QPS to the API server, without Lease requests. If not set, only the server limits them.
+    #[arg(long, value_name = "QPS", value_parser = above_zero, help_heading = API_SERVER)]
     pub client_qps: Option<f64>,
 
-    /// How many requests may come at once under --client-qps.
-    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    /// Maximum burst for --client-qps.
+    #[arg(long, value_name = "COUNT", default_value_t = 10, help_heading = API_SERVER)]
     pub client_burst: u32,
 
-    /// Do not read whom to believe from the cluster, but only from the flags below.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true)]
+    /// Do not look up the authentication configuration in the cluster. Use the flags below only.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true, help_heading = AUTH)]
     pub authentication_skip_lookup: bool,
 
-    /// Be ready even where it can't be read from the cluster whom to believe.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true)]
+    /// Report ready even if the lookup of the authentication configuration fails.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true, help_heading = AUTH)]
     pub authentication_tolerate_lookup_failure: bool,
 
-    /// How long an answer about a token is believed.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    /// How long to cache responses of the token authenticator.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, help_heading = AUTH)]
     pub authentication_token_webhook_cache_ttl: Duration,
 
-    /// How long it is believed that somebody may do something.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    /// How long to cache 'authorized' responses of the authorizer.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, help_heading = AUTH)]
     pub authorization_webhook_cache_authorized_ttl: Duration,
 
-    /// How long it is believed that somebody may not.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    /// How long to cache 'unauthorized' responses of the authorizer.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, help_heading = AUTH)]
     pub authorization_webhook_cache_unauthorized_ttl: Duration,
 
-    /// Paths that anybody may read.
+    /// HTTP paths to skip during authorization, i.e. these are authorized without contacting the API server.
     #[arg(
         long,
         value_name = "PATHS",
         value_delimiter = ',',
-        default_value = "/healthz,/readyz,/livez"
+        default_value = "/healthz,/readyz,/livez",
+        help_heading = AUTH
     )]
     pub authorization_always_allow_paths: Vec<String>,
 
-    /// A CA whose client certificates name users, besides that of the cluster; read again when it changes.
-    #[arg(long, value_name = "FILE")]
+    /// Trusted CA of client certificates, in addition to that of the cluster. Reloaded when it changes.
+    #[arg(long, value_name = "FILE", help_heading = AUTH)]
     pub client_ca_file: Option<PathBuf>,
 
-    /// The CA of front proxies, instead of that of the cluster; read again when it changes.
-    #[arg(long, value_name = "FILE")]
+    /// Trusted CA of front proxies, instead of that of the cluster. Reloaded when it changes.
+    #[arg(long, value_name = "FILE", help_heading = AUTH)]
     pub requestheader_client_ca_file: Option<PathBuf>,
 
-    /// The common names that a front proxy may have; any, if none is given.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    /// List of client certificate common names that a front proxy may have. If empty, any name is allowed.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', help_heading = AUTH)]
     pub requestheader_allowed_names: Vec<String>,
 
-    /// The headers in which a front proxy names the user.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "x-remote-user")]
+    /// List of request headers to inspect for usernames.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "x-remote-user", help_heading = AUTH)]
     pub requestheader_username_headers: Vec<String>,
 
-    /// The headers in which a front proxy names the user's groups.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "x-remote-group")]
+    /// List of request headers to inspect for groups.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "x-remote-group", help_heading = AUTH)]
     pub requestheader_group_headers: Vec<String>,
 
-    /// What the headers begin with in which a front proxy says more of the user.
-    #[arg(long, value_name = "PREFIXES", value_delimiter = ',', default_value = "x-remote-extra-")]
+    /// List of request header prefixes to inspect for extra user info.
+    #[arg(long, value_name = "PREFIXES", value_delimiter = ',', default_value = "x-remote-extra-", help_heading = AUTH)]
     pub requestheader_extra_headers_prefix: Vec<String>,
 
-    /// The headers in which a front proxy says the user's UID.
-    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "x-remote-uid")]
+    /// List of request headers to inspect for UIDs.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "x-remote-uid", help_heading = AUTH)]
     pub requestheader_uid_headers: Vec<String>,
 
-    /// The address to listen on; :: and 0.0.0.0 both stand for all of IPv6 and IPv4.
-    #[arg(long, value_name = "IP", default_value = "::")]
+    /// IP address to listen on. :: and 0.0.0.0 both mean all IPv6 and IPv4 addresses.
+    #[arg(long, value_name = "IP", default_value = "::", help_heading = SERVING)]
     pub bind_address: IpAddr,
 
-    /// The address at which the other replicas reach this one, to copy its decisions when it leads. Without it,
-    /// that of --bind-address, unless it stands for all.
-    #[arg(long, value_name = "IP", env = "POD_IP")]
+    /// IP address at which other replicas copy the decisions of this one when it leads. If not set, that of
+    /// --bind-address, unless it means all addresses.
+    #[arg(long, value_name = "IP", env = "POD_IP", help_heading = SERVING)]
     pub advertise_address: Option<IpAddr>,
 
-    /// The port to serve HTTPS on; 0 takes a free one.
-    #[arg(long, value_name = "PORT", default_value_t = 6443)]
+    /// HTTPS port. 0 selects a free port.
+    #[arg(long, value_name = "PORT", default_value_t = 6443, help_heading = SERVING)]
     pub secure_port: u16,
 
-    /// The serving certificate; without one, a self-made one whose CA is written to the APIServices.
-    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    /// File with the serving certificate. If not set, a self-signed certificate is generated and its CA injected into
+    /// the APIServices.
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file", help_heading = SERVING)]
     pub tls_cert_file: Option<PathBuf>,
 
-    /// The key of the serving certificate.
-    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    /// File with the private key of --tls-cert-file.
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file", help_heading = SERVING)]
     pub tls_private_key_file: Option<PathBuf>,
 
-    /// A folder with the serving certificate as apiserver.crt and apiserver.key.
-    #[arg(long, value_name = "FOLDER", default_value = "apiserver.local.config/certificates")]
+    /// Directory with the serving certificate as apiserver.crt and apiserver.key. Ignored if --tls-cert-file is set.
+    #[arg(long, value_name = "FOLDER", default_value = "apiserver.local.config/certificates", help_heading = SERVING)]
     pub cert_dir: PathBuf,
 
-    /// The oldest version of TLS that is spoken; 1.2 is the oldest there is here.
-    #[arg(long, value_enum, default_value_t = TlsVersion::VersionTLS12)]
+    /// Minimum TLS version. Values below VersionTLS12 are treated as VersionTLS12.
+    #[arg(long, value_enum, default_value_t = TlsVersion::VersionTLS12, help_heading = SERVING)]
     pub tls_min_version: TlsVersion,
 
-    /// Speak HTTP/1.1 alone.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true)]
+    /// Serve HTTP/1.1 only.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = false, default_missing_value = "true", require_equals = true, help_heading = SERVING)]
     pub disable_http2: bool,
 
-    /// How many requests run at once on one HTTP/2 connection; 0 is 250.
-    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    /// Maximum number of concurrent streams of an HTTP/2 connection. 0 means 250.
+    #[arg(long, value_name = "COUNT", default_value_t = 0, help_heading = SERVING)]
     pub http2_max_streams_per_connection: u32,
 
-    /// The API groups to serve, with or without rules for them; leave out those that
-    /// another adapter serves.
-    #[arg(long, value_name = "GROUPS", value_enum, value_delimiter = ',', default_values_t = ApiGroup::METRICS)]
+    /// API groups to serve, with or without rules for them. Omit those that another adapter serves.
+    #[arg(long, value_name = "GROUPS", value_enum, value_delimiter = ',', default_values_t = ApiGroup::METRICS, help_heading = SERVING)]
     pub metrics_apis: Vec<ApiGroup>,
 
-    /// The namespace of the Service that the APIServices name. Without it, that of the pod's
-    /// service account; outside of a pod, plimsoll.
-    #[arg(long, value_name = "NAME", env = "POD_NAMESPACE")]
+    /// Namespace of the Service that the APIServices name. If not set, that of the pod, or plimsoll outside of a pod.
+    #[arg(long, value_name = "NAME", env = "POD_NAMESPACE", help_heading = SERVING)]
     pub service_namespace: Option<String>,
 
-    /// The Service that the APIServices name.
-    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    /// Name of the Service that the APIServices name.
+    #[arg(long, value_name = "NAME", default_value = "plimsoll", help_heading = SERVING)]
     pub service_name: String,
 
-    /// What is done with native HorizontalPodAutoscalers.
-    #[arg(long, value_enum, default_value_t = NativeHpas::Observe)]
+    /// How native HorizontalPodAutoscalers are handled: decide beside kube-controller-manager (observe), decide and
+    /// scale (manage), or serve their metrics only (ignore).
+    #[arg(long, value_enum, default_value_t = NativeHpas::Observe, help_heading = AUTOSCALING)]
     pub native_hpas: NativeHpas,
 
-    /// Whether only the replica that holds the Lease writes; without, run one replica alone.
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = true, default_missing_value = "true", require_equals = true)]
+    /// Elect a leader; only the leader writes. If false, run one replica only.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_value_t = true, default_missing_value = "true", require_equals = true, help_heading = ELECTION)]
     pub leader_elect: bool,
 
-    /// How long others leave the Lease alone after it was renewed, in whole seconds.
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    /// How long non-leaders wait after the last renewal before trying to acquire leadership. Whole seconds.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration, help_heading = ELECTION)]
     pub leader_elect_lease_duration: Duration,
 
-    /// How long the leader tries to renew the Lease before it stops writing; less than --leader-elect-lease-duration.
-    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration)]
+    /// How long the leader retries renewing the Lease before it stops writing. Must be less than
+    /// --leader-elect-lease-duration.
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = duration, help_heading = ELECTION)]
     pub leader_elect_renew_deadline: Duration,
 
-    /// The time between two renewals; less than half the deadline.
-    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration)]
+    /// How often the Lease is renewed or tried. Must be less than half of --leader-elect-renew-deadline.
+    #[arg(long, value_name = "DURATION", default_value = "2s", value_parser = duration, help_heading = ELECTION)]
     pub leader_elect_retry_period: Duration,
 
-    /// The name of the Lease, and of the ConfigMap NAME-memory in which the leader
-    /// keeps the scaling history.
-    #[arg(long, value_name = "NAME", default_value = "plimsoll")]
+    /// Name of the Lease. The scaling history is in the ConfigMap NAME-memory.
+    #[arg(long, value_name = "NAME", default_value = "plimsoll", help_heading = ELECTION)]
     pub leader_elect_resource_name: String,
 
-    /// The namespace of both; without it --service-namespace.
-    #[arg(long, value_name = "NAME")]
+    /// Namespace of the Lease and the ConfigMap. If not set, --service-namespace.
+    #[arg(long, value_name = "NAME", help_heading = ELECTION)]
     pub leader_elect_resource_namespace: Option<String>,
 
-    /// The time between two writes of the scaling history; it is written soon
-    /// after a change of a scale, too. 0s keeps it in the process alone.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    /// How often the scaling history is persisted; also soon after a change of a scale. 0s keeps it in memory only.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration, help_heading = ELECTION)]
     pub memory_interval: Duration,
 
-    /// The time between two decisions for an autoscaler that sets none.
-    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration)]
+    /// Sync period of autoscalers that set none.
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = duration, help_heading = AUTOSCALING)]
     pub horizontal_pod_autoscaler_sync_period: Duration,
 
-    /// The least time between two writes of a status in which only measured numbers
-    /// moved; decisions and conditions are written at once.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    /// Minimum interval between status updates that change only metric values. Decisions and conditions are written
+    /// at once.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration, help_heading = AUTOSCALING)]
     pub status_interval: Duration,
 
-    /// By which ratio a metric may be off its target without a change.
-    #[arg(long, value_name = "RATIO", default_value_t = 0.1, value_parser = ratio)]
+    /// Minimum change (from 1.0) in the desired-to-actual metrics ratio for an autoscaler to consider scaling.
+    #[arg(long, value_name = "RATIO", default_value_t = 0.1, value_parser = ratio, help_heading = AUTOSCALING)]
     pub horizontal_pod_autoscaler_tolerance: f64,
 
-    /// For how long the highest recommendation holds a scale-down.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    /// Period for which past recommendations are considered; an autoscaler does not scale down below any of them.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration, help_heading = AUTOSCALING)]
     pub horizontal_pod_autoscaler_downscale_stabilization: Duration,
 
-    /// How long after its start a pod's CPU may be that of its start-up.
-    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    /// Period after pod start during which CPU samples may be skipped.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration, help_heading = AUTOSCALING)]
     pub horizontal_pod_autoscaler_cpu_initialization_period: Duration,
 
-    /// How long after its start a pod's readiness may be its first one.
-    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    /// Period after pod start during which readiness changes are treated as initial readiness.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration, help_heading = AUTOSCALING)]
     pub horizontal_pod_autoscaler_initial_readiness_delay: Duration,
 
-    /// Whether workloads may be scaled to and from zero (HPAScaleToZero).
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    /// Allow scaling to and from zero (as the feature gate HPAScaleToZero).
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set, help_heading = AUTOSCALING)]
     pub scale_to_zero: bool,
 
-    /// How many bytes of memory the accounts of decisions may take, which `kubectl get decisions` shows. The
-    /// oldest are dropped first. With 0 none are kept.
-    #[arg(long, value_name = "BYTES", default_value_t = 150_000_000)]
+    /// Memory for decisions, which `kubectl get decisions` shows, in bytes. The oldest are dropped first.
+    /// 0 keeps none.
+    #[arg(long, value_name = "BYTES", default_value_t = 150_000_000, help_heading = AUTOSCALING)]
     pub decision_ledger_bytes: usize,
 
-    /// A file to which each decision is written as a line of JSON with all its inputs, for plimsoll replay; -
-    /// is the standard output. Its folder must be there and writable. Without it there is none.
-    #[arg(long, value_name = "FILE")]
+    /// File to log each decision to, as a line of JSON with all its inputs, for plimsoll replay. - means standard
+    /// output. Its directory must exist and be writable. If not set, decisions are not logged.
+    #[arg(long, value_name = "FILE", help_heading = AUTOSCALING)]
     pub decision_log: Option<PathBuf>,
 
-    /// How many bytes the files of --decision-log may have together, at least 8 MiB; FILE is rotated to FILE.1 to
-    /// FILE.7. On a full disk the oldest file is dropped; where it can't be rotated, decisions are.
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30)]
+    /// Maximum size of all files of --decision-log in bytes, at least 8 MiB. FILE is rotated to FILE.1 to FILE.7. On
+    /// a full disk the oldest file is removed; if it can't be rotated, decisions are dropped.
+    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, help_heading = AUTOSCALING)]
     pub decision_log_max_bytes: u64,
 
-    /// The number of Autoscalers that have metrics of their own (plimsoll_autoscaler_*), in the order of namespace
-    /// and name; 0 for none. Each has about 10 series, and 2 for each metric.
-    #[arg(long, value_name = "COUNT", default_value_t = 1000)]
+    /// Maximum number of Autoscalers with metrics of their own (plimsoll_autoscaler_*), in the order of namespace and
+    /// name; 0 for none. Each has about 10 series, and 2 for each metric.
+    #[arg(long, value_name = "COUNT", default_value_t = 1000, help_heading = AUTOSCALING)]
     pub autoscaler_metrics_limit: usize,
 
-    /// How much is logged, in klog's numbers: from 4 on as --log-level=debug, from 8 on trace.
-    #[arg(short, long, value_name = "LEVEL", default_value_t = 0)]
+    /// Log verbosity as in klog: 4 and above is --log-level=debug, 8 and above trace.
+    #[arg(short, long, value_name = "LEVEL", default_value_t = 0, help_heading = LOGGING)]
     pub v: u8,
 
-    /// How logs are written.
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
+    /// Log format.
+    #[arg(long, value_enum, default_value_t = LogFormat::Text, help_heading = LOGGING)]
     pub log_format: LogFormat,
 
-    /// What is logged: off, error, warn, info, debug or trace, also by module (plimsoll::serve=debug).
-    #[arg(long, value_name = "FILTER", default_value = "info", env = "PLIMSOLL_LOG", value_parser = log_level)]
+    /// Log level: off, error, warn, info, debug or trace, also by module (plimsoll::serve=debug).
+    #[arg(long, value_name = "FILTER", default_value = "info", env = "PLIMSOLL_LOG", value_parser = log_level, help_heading = LOGGING)]
     pub log_level: String,
 }
 
@@ -307,10 +313,10 @@ impl ServeFlags {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 #[allow(clippy::enum_variant_names)] // the names are the values of the flag
 pub enum TlsVersion {
-    /// TLS 1.0; 1.2 is spoken instead.
+    /// TLS 1.0, treated as 1.2.
     #[value(name = "VersionTLS10")]
     VersionTLS10,
-    /// TLS 1.1; 1.2 is spoken instead.
+    /// TLS 1.0, treated as 1.2.
     #[value(name = "VersionTLS11")]
     VersionTLS11,
     /// TLS 1.2.

@@ -1,7 +1,12 @@
 use super::*;
 
 async fn of_command(path: &Path, context: Option<&str>) -> Result<AsKubectl, ConnectError> {
-    as_kubectl(Some(path), context, ANSWER_TIMEOUT, Clock::default()).await
+    as_kubectl(&of(path, context), ANSWER_TIMEOUT, Clock::default()).await
+}
+
+fn of(path: &Path, context: Option<&str>) -> KubectlFlags {
+    let (kubeconfig, context) = (Some(path.to_owned()), context.map(str::to_owned));
+    KubectlFlags { kubeconfig, context, ..KubectlFlags::default() }
 }
 
 async fn of_server(path: &Path) -> Result<Client, ConnectError> {
@@ -140,8 +145,8 @@ async fn what_is_wrong_with_a_kubeconfig_is_told_with_its_file_and_what_would_be
     std::fs::write(&path, text).unwrap();
     let file = path.display();
     for (context, expected) in [
-        (None, format!("{file}: current-context: there is no context \"gone\"; its contexts are a, e, n, o")),
-        (Some("x"), format!("{file}: --context: there is no context \"x\"; its contexts are a, e, n, o")),
+        (None, format!("{file}: current-context: context \"gone\" does not exist; its contexts are a, e, n, o")),
+        (Some("x"), format!("{file}: --context: context \"x\" does not exist; its contexts are a, e, n, o")),
         (Some("n"), format!("{file}: user \"nobody\" was not found for context \"n\"")),
         (Some("o"), format!("{file}: cluster \"other\" was not found for context \"o\"")),
         (Some("e"), "context e, user plugin: no-such-plugin, the program of its exec plugin, can't be run: ".to_owned()),
@@ -166,7 +171,7 @@ async fn a_server_that_is_silent_ends_a_request() {
     );
     std::fs::write(&path, text).unwrap();
     let silence = Duration::from_millis(100);
-    let found = as_kubectl(Some(&path), None, silence, Clock::default()).await.unwrap();
+    let found = as_kubectl(&of(&path, None), silence, Clock::default()).await.unwrap();
     let error = worded(&found.client.apiserver_version().await.unwrap_err());
     assert!(error.ends_with("timed out"), "{error}");
     drop(listener);

@@ -15,7 +15,7 @@ pub fn object(include_object: &str) -> Result<fn(&Value) -> Value, ApiError> {
         "Object" => Ok(Clone::clone),
         "None" => Ok(|_| Value::Null),
         other => Err(ApiError::bad_request(format!(
-            "includeObject: {other:?} is none of None, Metadata, Object"
+            "includeObject: {other:?} is not one of None, Metadata, Object"
         ))),
     }
 }
