@@ -5,6 +5,7 @@ use bed::plimsoll::binary;
 use bed::process::printed;
 use bed::workload::Namespace;
 use bed::{Bed, Options, eventually, root};
+use serde_json::Value;
 use std::process::Command;
 
 /// Runs a command of Plimsoll as a kubectl plugin.
