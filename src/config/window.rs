@@ -66,6 +66,10 @@ pub async fn of(prometheus: &Prometheus) -> Result<Option<Duration>, Error> {
 }
 
 fn of_configuration(text: &str) -> Option<Duration> {
+    // Relabelling may give a target an interval of its own.
+    if text.contains("__scrape_interval__") {
+        return None;
+    }
     let scraping: Scraping = serde_saphyr::from_str(text).ok()?;
     if !scraping.scrape_config_files.is_empty() {
         return None;

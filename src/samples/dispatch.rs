@@ -92,7 +92,13 @@ impl Coalescer {
         if planned.omits_required
             && let Err(MetricError::Prometheus(error)) = &result
         {
-            let at_once = matches!(error, Error::Refused(_) | Error::InvalidResponse(_));
+            let at_once = matches!(
+                error,
+                Error::Refused(_)
+                    | Error::InvalidResponse(_)
+                    | Error::Memory { .. }
+                    | Error::Unavailable { status: 422, .. }
+            );
             if at_once || matches!(error, Error::Timeout(_)) {
                 state.estimator.required_failed(now);
             }

@@ -44,6 +44,13 @@ const ALONE: Duration = Duration::from_secs(300);
 const MAX_KNOWN: usize = 20_000;
 /// The size from which on decoding a response would block other tasks of the thread, in bytes.
 const LARGE_RESPONSE_BYTES: usize = 1 << 20;
+/// The most bytes of the response to several queries: one of them is not as small as it was.
+const MAX_RESPONSE: usize = 2 << 20;
+/// After so many requests of several in a row that failed because of what was asked, none is sent for a while: the
+/// server may not know how.
+const MAX_FAILURES: u32 = 3;
+/// After so many of them in a row a query is not joined.
+const MAX_SPOILT: u32 = 2;
 /// The most bytes of a query in a warning.
 const MAX_LOGGED_BYTES: usize = 500;
 
@@ -65,13 +72,17 @@ struct State {
     waiting: [Vec<Member>; 2],
     /// The most queries of a request; fewer after one that failed.
     max_queries: usize,
+    /// The requests of several that failed since the last one that succeeded.
+    failures: u32,
+    /// Until when none is sent.
+    paused_until: Option<Instant>,
 }
 
 /// What is known of a query.
 #[derive(Clone)]
 enum Known {
-    /// It succeeded by itself.
-    Fast { until: Instant, took: Duration, series: usize },
+    /// It succeeded by itself. The requests of several that it was in and that failed since the last that succeeded.
+    Fast { until: Instant, took: Duration, series: usize, spoilt: u32 },
     /// It is no vector, failed, or is too large: it is not joined until then.
     Alone { until: Instant },
 }
@@ -91,7 +102,13 @@ impl Joiner {
     /// A joiner in front of a server. Requests of several queries are tasks, which may outlive their callers.
     pub fn new(client: Client, spawner: Spawner) -> Self {
         let known = LruCache::new(NonZeroUsize::new(MAX_KNOWN).expect("it is not zero"));
-        let state = State { known, waiting: [Vec::new(), Vec::new()], max_queries: MAX_QUERIES };
+        let state = State {
+            known,
+            waiting: [Vec::new(), Vec::new()],
+            max_queries: MAX_QUERIES,
+            failures: 0,
+            paused_until: None,
+        };
         let (hasher, state) = (RandomState::new(), Mutex::new(state));
         Self(Arc::new(Inner { client, spawner, hasher, state }))
     }
@@ -119,8 +136,14 @@ impl Joiner {
         flows: &[Flow],
     ) -> Option<oneshot::Receiver<Option<TableResult>>> {
         let now = Instant::now();
-        let known = self.state().known.get(&key).cloned()?;
-        let Known::Fast { until, took, series } = known else { return None };
+        let known = {
+            let mut state = self.state();
+            if state.paused_until.is_some_and(|until| now < until) {
+                return None;
+            }
+            state.known.get(&key).cloned()?
+        };
+        let Known::Fast { until, took, series, .. } = known else { return None };
         if until < now {
             return None;
         }
@@ -195,7 +218,7 @@ impl Joiner {
                         let _ = member.answer.send(Some(Ok(Arc::new(table))));
                     }
                 }
-                Err(error) if !is_about_queries(&error) => {
+                Err(error) if is_about_server(&error) => {
                     for member in members {
                         let _ = member.answer.send(Some(Err(error.clone().into())));
                     }
@@ -210,7 +233,13 @@ impl Joiner {
         let texts: Vec<&str> = members.iter().map(|member| member.text.as_str()).collect();
         let flows = flows_of(members);
         let body = self.0.client.query(&union::union(&texts), &flows).await?;
-        Table::split_body(body, members.len())
+        if body.len() > MAX_RESPONSE {
+            return Err(Error::InvalidResponse(format!("it is larger than {MAX_RESPONSE} bytes")));
+        }
+        match body.len() > LARGE_RESPONSE_BYTES {
+            true => blocking::run(|| Table::split_body(body, members.len())),
+            false => Table::split_body(body, members.len()),
+        }
     }
 
     fn record_joined(
@@ -221,9 +250,23 @@ impl Joiner {
     ) {
         let mut state = self.state();
         match result {
-            Ok(_) => state.max_queries = MAX_QUERIES.min(state.max_queries + 1),
-            Err(error) if is_about_queries(error) => {
+            Ok(tables) => {
+                state.max_queries = MAX_QUERIES.min(state.max_queries + 1);
+                state.failures = 0;
+                for (member, table) in members.iter().zip(tables) {
+                    state.succeeded_joined(member, table);
+                }
+            }
+            Err(error) if !is_about_server(error) => {
                 state.max_queries = (members.len() / 2).max(2);
+                state.failures += 1;
+                let now = Instant::now();
+                if state.failures >= MAX_FAILURES {
+                    (state.failures, state.paused_until) = (0, Some(now + ALONE));
+                }
+                for member in members {
+                    state.failed_joined(member, now);
+                }
             }
             Err(_) => return,
         }
@@ -270,7 +313,7 @@ impl Joiner {
                     // Spread over a fifth of the time: those that began together are not all measured at once.
                     (false, true) => {
                         let until = now + MEASURED.mul_f64(1.0 - (key % 1024) as f64 / 5_120.0);
-                        Known::Fast { until, took, series: table.series() }
+                        Known::Fast { until, took, series: table.series(), spoilt: 0 }
                     }
                     (false, false) => {
                         state.known.pop(&key);
@@ -278,7 +321,7 @@ impl Joiner {
                     }
                 }
             }
-            Err(error) if is_about_queries(error) => Known::Alone { until: now + ALONE },
+            Err(error) if !is_about_server(error) => Known::Alone { until: now + ALONE },
             Err(_) => return,
         };
         state.known.put(key, known);
@@ -295,18 +338,42 @@ fn flows_of(members: &[Member]) -> Vec<Flow> {
     }
 }
 
-/// Whether a failure may be that of one query, and not of the server.
-fn is_about_queries(error: &Error) -> bool {
+/// Whether a failure is that of the server, for all queries alike.
+fn is_about_server(error: &Error) -> bool {
     match error {
-        Error::Timeout(_)
+        Error::Settings(_)
+        | Error::Overloaded(_)
+        | Error::Unreachable(_)
+        | Error::Unavailable { status: 429 | 502 | 503, .. } => true,
+        // Others too may be about one query: a store of Thanos that only one needs answers 422, a proxy that lets no
+        // long query pass 403 or 405.
+        Error::Unavailable { .. }
+        | Error::Timeout(_)
         | Error::TooLong { .. }
         | Error::InvalidResponse(_)
         | Error::Partial(_)
         | Error::Refused(_)
-        | Error::Memory { .. } => true,
-        Error::Settings(_)
-        | Error::Overloaded(_)
-        | Error::Unreachable(_)
-        | Error::Unavailable { .. } => false,
+        | Error::Memory { .. } => false,
+    }
+}
+
+impl State {
+    /// A request with this query succeeded.
+    fn succeeded_joined(&mut self, member: &Member, table: &Table) {
+        if table.series() > MAX_QUERY_SERIES {
+            self.known.pop(&member.key);
+        } else if let Some(Known::Fast { series, spoilt, .. }) = self.known.get_mut(&member.key) {
+            (*series, *spoilt) = (table.series(), 0);
+        }
+    }
+
+    /// A request with this query failed, for whichever of its queries.
+    fn failed_joined(&mut self, member: &Member, now: Instant) {
+        if let Some(Known::Fast { spoilt, .. }) = self.known.get_mut(&member.key) {
+            *spoilt += 1;
+            if *spoilt >= MAX_SPOILT {
+                self.known.put(member.key, Known::Alone { until: now + ALONE });
+            }
+        }
     }
 }
