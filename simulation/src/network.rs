@@ -426,15 +426,20 @@ fn partial(body: &str) -> String {
     response.to_string()
 }
 
+/// The numbers of the queries of a metric in one that asks for several metrics at once.
+pub fn members<'a>(query: &'a str, metric: &'a str) -> impl Iterator<Item = usize> + 'a {
+    let members = query.split("label_replace(").skip(1).enumerate();
+    members.filter(move |(_, member)| member.contains(metric)).map(|(number, _)| number)
+}
+
 /// The length of the queue in the result of a query that asks for it alone, or for several metrics at once.
 fn messages(query: &str, body: &str) -> Option<f64> {
     let response: serde_json::Value = serde_json::from_str(body).ok()?;
     let rows = response.pointer("/data/result")?.as_array()?;
-    let (before, _) = query.split_once("queue_depth")?;
-    let row = match before.matches("label_replace(").count().checked_sub(1) {
-        None => rows.first(),
-        Some(member) => {
-            let number = serde_json::Value::from(member.to_string());
+    let row = match query.contains(QUERY_LABEL) {
+        false => rows.first(),
+        true => {
+            let number = serde_json::Value::from(members(query, "queue_depth").next()?.to_string());
             rows.iter().find(|row| row["metric"][QUERY_LABEL] == number)
         }
     };

@@ -75,16 +75,21 @@ fn required_labels(tree: &mut Expr) -> Vec<String> {
 
 /// The labels that a selector matches exactly once, by not being empty; sorted.
 fn nonempty_matchers(selector: &VectorSelector) -> Vec<String> {
-    let matchers = &selector.matchers.matchers;
-    if !selector.matchers.or_matchers.is_empty() {
-        return Vec::new();
-    }
-    let once = |name: &str| matchers.iter().filter(|m| m.name == name).count() == 1;
     let nonempty = |m: &&Matcher| m.op == MatchOp::NotEqual && m.value.is_empty();
-    let found = matchers.iter().filter(nonempty).filter(|m| m.name != "__name__" && once(&m.name));
-    let mut labels: Vec<String> = found.map(|m| m.name.clone()).collect();
+    let mut labels: Vec<String> =
+        matched_once(selector).filter(nonempty).map(|m| m.name.clone()).collect();
     labels.sort_unstable();
     labels
+}
+
+/// The matchers of labels that a selector matches exactly once; none where it has alternatives (`or`).
+fn matched_once(selector: &VectorSelector) -> impl Iterator<Item = &Matcher> {
+    let matchers = match selector.matchers.or_matchers.as_slice() {
+        [] => selector.matchers.matchers.as_slice(),
+        _ => &[],
+    };
+    let once = |name: &str| matchers.iter().filter(|m| m.name == name).count() == 1;
+    matchers.iter().filter(move |m| m.name != "__name__" && once(&m.name))
 }
 
 /// What all selectors have in common of what `of` gives for each; none if there is no selector.
@@ -106,15 +111,7 @@ fn common_matchers<M: PartialEq>(
 /// The labels that a selector matches exactly once, by values that can be listed (`=`, or `=~` with
 /// plain alternatives); sorted.
 fn plain_matchers(selector: &VectorSelector) -> Vec<(String, Vec<String>)> {
-    let matchers = &selector.matchers;
-    if !matchers.or_matchers.is_empty() {
-        return Vec::new();
-    }
-    let once = |name: &str| matchers.matchers.iter().filter(|m| m.name == name).count() == 1;
-    let mut plain: Vec<_> = matchers
-        .matchers
-        .iter()
-        .filter(|m| m.name != "__name__" && once(&m.name))
+    let mut plain: Vec<_> = matched_once(selector)
         .filter_map(|m| {
             let values = match &m.op {
                 MatchOp::Equal => vec![m.value.clone()],

@@ -89,14 +89,11 @@ pub fn plan(
     limits: Limits,
 ) -> Vec<PlannedQuery> {
     let PlanInput { pending, expected, recent } = input;
-    if shape.parameters.is_empty() {
-        let query = shape.render(&[], estimates.match_required);
-        let batch = pending.iter().cloned().collect();
-        let coverage = Coverage(Vec::new());
-        let omits_required = !estimates.match_required && !shape.required.is_empty();
-        return vec![PlannedQuery { query, batch, coverage, omits_required, argument_sets: None }];
-    }
     let match_required = estimates.match_required;
+    if shape.parameters.is_empty() {
+        let all: Vec<&Arguments> = pending.iter().collect();
+        return vec![batch(shape, &all, None, match_required)];
+    }
     let series = estimates.filtered_series.unwrap_or(0.0);
 
     let queries: Vec<&Arguments> = pending.union(expected).collect();

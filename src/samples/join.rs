@@ -32,7 +32,7 @@ const MAX_QUERY_SERIES: usize = 1_000;
 /// The most time that the queries of a request took by themselves, and that a query that is joined took.
 const MAX_TIME: Duration = Duration::from_millis(500);
 const MAX_QUERY_TIME: Duration = Duration::from_millis(250);
-/// A request that takes longer is given up, and its queries are sent by themselves.
+/// A request that takes longer is cancelled, and its queries are sent by themselves.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// After a request that took longer, its queries are measured by themselves again.
 const SLOW: Duration = Duration::from_secs(1);

@@ -6,6 +6,7 @@
 use super::World;
 use crate::api_server::{DeleteOptions, resource};
 use crate::conditions::locked;
+use crate::network;
 use crate::oracle::{Oracle, time};
 use crate::plan::{MINUTE, Millis, REPLICAS, SCRAPE};
 use crate::prometheus::Labels;
@@ -141,10 +142,8 @@ pub fn values(form: &[(String, String)], body: &str) -> usize {
     if !query.contains(QUERY_LABEL) {
         return body.matches(r#""metric":"#).count();
     }
-    let members = query.split("label_replace(").skip(1).enumerate();
-    let of_crowd = members.filter(|(_, member)| member.contains(METRIC));
     let rows = |number| body.matches(&format!("\"{QUERY_LABEL}\":\"{number}\"")).count();
-    of_crowd.map(|(number, _)| rows(number)).sum()
+    network::members(query, METRIC).map(rows).sum()
 }
 
 fn namespace(number: usize) -> String {
