@@ -29,6 +29,8 @@ struct Server(Arc<Mutex<Seen>>);
 #[derive(Debug)]
 struct Seen {
     bad: Bad,
+    /// How long each answer takes.
+    delay: Duration,
     queries: Vec<String>,
 }
 
@@ -59,7 +61,12 @@ impl Transport for Server {
         };
         let body = stream::iter([Ok(Bytes::from(body))]).boxed();
         let response = http::Response::builder().status(status).body(body);
-        future::ready(Ok(response.unwrap())).boxed()
+        let delay = seen.delay;
+        async move {
+            tokio::time::sleep(delay).await;
+            Ok(response.unwrap())
+        }
+        .boxed()
     }
 }
 
@@ -87,7 +94,11 @@ fn vector(rows: impl IntoIterator<Item = (String, usize)>) -> String {
 }
 
 fn joiner() -> (Joiner, Arc<Mutex<Seen>>) {
-    let seen = Arc::new(Mutex::new(Seen { bad: Bad::Fine, queries: Vec::new() }));
+    let seen = Arc::new(Mutex::new(Seen {
+        bad: Bad::Fine,
+        delay: Duration::ZERO,
+        queries: Vec::new(),
+    }));
     let client = Client::over(Arc::new(Server(seen.clone())), Options::new("http://server"));
     (Joiner::new(client.unwrap(), Spawner::unowned()), seen)
 }
@@ -220,4 +231,58 @@ async fn a_server_that_is_down_is_asked_once() {
     assert_eq!(sent, 1);
     seen.lock().unwrap().bad = Bad::Fine;
     assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_request_took_corrects_what_its_queries_took_while_all_were_measured_at_once() {
+    let (joiner, seen) = joiner();
+    seen.lock().unwrap().delay = Duration::from_millis(200);
+    assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 10);
+    seen.lock().unwrap().delay = Duration::from_millis(20);
+    assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 5);
+    assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_for_its_turn_is_not_late() {
+    let (joiner, seen) = joiner();
+    let mine: Vec<String> = (0..8).map(|n| format!("hits_{n}_user")).collect();
+    ask(&joiner, &seen, &mine).await;
+    seen.lock().unwrap().delay = Duration::from_secs(5);
+    // A user's queries have two seats.
+    let flow = || vec![Flow::User("shop".into())];
+    let slow = ["slow_1", "slow_2"].map(|query| joiner.clone().query(query.into(), flow()));
+    let slow = tokio::spawn(join_all(slow));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    seen.lock().unwrap().delay = Duration::ZERO;
+    let (results, sent) = ask(&joiner, &seen, &mine).await;
+    assert_eq!(results, (0..8).map(|n| Ok(f64::from(n))).collect::<Vec<_>>());
+    assert_eq!(sent, 1);
+    slow.await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_queries_are_joined_again_within_two_minutes() {
+    let (joiner, seen) = joiner();
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    // Nothing answers: each query of the request is then late by itself.
+    seen.lock().unwrap().delay = Duration::from_secs(100);
+    let (results, _) = ask(&joiner, &seen, &queries(&TEN)).await;
+    assert!(results.iter().all(Result::is_err));
+    seen.lock().unwrap().delay = Duration::ZERO;
+    tokio::time::advance(Duration::from_secs(61)).await;
+    assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 10);
+    assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_spoils_users_requests_leaves_those_of_templates_as_they_are() {
+    let (joiner, seen) = joiner();
+    let users: Vec<String> = (0..20).map(|n| format!("hits_{n}_user_bad")).collect();
+    let templates: Vec<String> = (0..64).map(|n| format!("hits_{n}")).collect();
+    ask(&joiner, &seen, &users).await;
+    ask(&joiner, &seen, &templates).await;
+    seen.lock().unwrap().bad = Bad::Stray;
+    ask(&joiner, &seen, &users).await;
+    assert_eq!(ask(&joiner, &seen, &templates).await.1, 1);
 }
