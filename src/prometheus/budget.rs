@@ -101,11 +101,9 @@ impl Reservation {
         }
     }
 
-    /// A reservation of its own for so many of the bytes, or all that there are.
-    pub fn split_off(&mut self, bytes: usize) -> Self {
-        let bytes = bytes.min(self.bytes);
-        self.bytes -= bytes;
-        Self { budget: self.budget.clone(), user: self.user.clone(), bytes }
+    /// A reservation of nothing yet in the same budget, for a flow.
+    pub fn another(&self, flow: &Flow) -> Self {
+        self.budget.reserve(flow)
     }
 
     fn release(&mut self, bytes: usize) {

@@ -48,9 +48,15 @@ const MAX_USER_SERIES: &str = "50000";
 pub struct Body {
     bytes: Vec<u8>,
     reservation: Reservation,
+    took: Duration,
 }
 
 impl Body {
+    /// How long the request took since it had a seat.
+    pub fn took(&self) -> Duration {
+        self.took
+    }
+
     /// The bytes, and their reservation in the budget.
     pub fn into_parts(self) -> (Vec<u8>, Reservation) {
         (self.bytes, self.reservation)
@@ -135,7 +141,21 @@ impl Client {
     /// # Errors
     /// As [`Error`] says.
     pub async fn query(&self, query: &str, flows: &[Flow]) -> Result<Body, Error> {
-        let timeout = format!("{}ms", self.timeout_of(flows).as_millis());
+        self.query_within(query, flows, None).await
+    }
+
+    /// As [`query`](Self::query), but given up so long after it was sent, if that is before its timeout.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn query_within(
+        &self,
+        query: &str,
+        flows: &[Flow],
+        within: Option<Duration>,
+    ) -> Result<Body, Error> {
+        let timeout = self.timeout_of(flows);
+        let timeout = format!("{}ms", within.unwrap_or(timeout).min(timeout).as_millis());
         let form = [
             ("query", query),
             ("timeout", &timeout),
@@ -144,7 +164,8 @@ impl Client {
             ("limit", MAX_USER_SERIES),
         ];
         let form = if is_user(flows) { &form[..] } else { &form[..3] };
-        self.body(Request { path: "api/v1/query", form, flows, get: self.get }).await
+        let request = Request { path: "api/v1/query", form, flows, get: self.get };
+        self.body_within(request, within).await
     }
 
     /// The error of Prometheus's own parser for a query, with line and
@@ -211,14 +232,30 @@ impl Client {
 
     /// Sends a request once it has a seat. Returns the body of a response with status 200.
     pub(super) async fn body(&self, request: Request<'_>) -> Result<Body, Error> {
+        self.body_within(request, None).await
+    }
+
+    /// The same, given up so long after it was sent, if that is before its timeout: it says nothing about the server.
+    async fn body_within(
+        &self,
+        request: Request<'_>,
+        within: Option<Duration>,
+    ) -> Result<Body, Error> {
         let timeout = self.timeout_of(request.flows);
         let seat = tokio::time::timeout(timeout, self.queue.acquire(request.flows)).await;
         let seat = seat.ok().flatten().ok_or(Error::Overloaded(timeout))?;
         let (started, flows) = (Instant::now(), request.flows);
+        let within = within.filter(|within| *within < timeout);
+        let timeout = within.unwrap_or(timeout);
         let exchange = tokio::time::timeout(timeout, self.exchange(request, timeout, seat.flow()));
         let result = exchange.await.unwrap_or(Err(Error::Timeout(timeout)));
-        self.record(&result, flows, started);
+        let took = started.elapsed();
+        let result = result.map(|body| Body { took, ..body });
+        // A query that is given up early, or of a user, may just be slow.
+        let may_be_slow = within.is_some() || is_user(flows);
+        self.record(&result, took, may_be_slow);
         let completion = match &result {
+            Err(Error::Timeout(_)) if within.is_some() => Completion::Unknown,
             Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => {
                 Completion::Late
             }
@@ -242,11 +279,11 @@ impl Client {
         }
     }
 
-    /// Counts a request for these flows, and records whether the server serves.
-    fn record(&self, result: &Result<Body, Error>, flows: &[Flow], started: Instant) {
+    /// Counts a request, and records whether the server serves.
+    fn record(&self, result: &Result<Body, Error>, took: Duration, may_be_slow: bool) {
         if let Some(metrics) = &self.metrics {
             let bytes = result.as_ref().ok().map(|body| body.len());
-            metrics.queried(outcome(result), started.elapsed(), bytes);
+            metrics.queried(outcome(result), took, bytes);
         }
         let serves = match result {
             Ok(_) => true,
@@ -261,9 +298,9 @@ impl Client {
                 Error::Unavailable { status, .. } => {
                     !matches!(status, 300..=399 | 401 | 403 | 407 | 500..)
                 }
-                // It may just be a slow query. A server that takes connections and answers nothing is noticed by
-                // other requests: those of templates and rules, and the listings of series.
-                Error::Timeout(_) if is_user(flows) => return,
+                // A server that takes connections and answers nothing is noticed by other requests: those of templates
+                // and rules, and the listings of series.
+                Error::Timeout(_) if may_be_slow => return,
                 Error::Settings(_)
                 | Error::Timeout(_)
                 | Error::Overloaded(_)
@@ -342,7 +379,7 @@ impl Client {
             bytes.extend_from_slice(&chunk);
         }
         match status {
-            StatusCode::OK => Ok(Body { bytes, reservation }),
+            StatusCode::OK => Ok(Body { bytes, reservation, took: Duration::ZERO }),
             _ => Err(failure(status, &bytes, timeout)),
         }
     }

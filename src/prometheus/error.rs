@@ -58,6 +58,27 @@ pub enum Error {
     },
 }
 
+impl Error {
+    /// Whether it is that of the server, for all queries alike; not whether a query that is late is slow, or the server.
+    pub fn is_about_server(&self) -> bool {
+        match self {
+            Self::Settings(_)
+            | Self::Overloaded(_)
+            | Self::Unreachable(_)
+            | Self::Unavailable { status: 429 | 502 | 503, .. } => true,
+            // Others too may be about one query: a store of Thanos that only one needs answers 422, a proxy that lets no
+            // long query pass 403 or 405.
+            Self::Unavailable { .. }
+            | Self::Timeout(_)
+            | Self::TooLong { .. }
+            | Self::InvalidResponse(_)
+            | Self::Partial(_)
+            | Self::Refused(_)
+            | Self::Memory { .. } => false,
+        }
+    }
+}
+
 #[derive(Default, Deserialize)]
 struct Failure {
     error: String,

@@ -20,6 +20,8 @@
 
 use super::bounds;
 use super::tree;
+use promql_parser::parser::Expr;
+use promql_parser::parser::token::{T_BOTTOMK, T_TOPK};
 use promql_parser::parser::value::ValueType;
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -37,13 +39,23 @@ pub fn member(query: &str) -> Option<Cow<'_, str>> {
         return None;
     }
     let tree = tree::parse(query, &bounds::PLANNED_QUERY).ok()?;
-    if tree.value_type() != ValueType::Vector {
+    if tree.value_type() != ValueType::Vector || is_ordered(&tree) {
         return None;
     }
     let text = tree.to_string();
     match text == query {
         true => Some(Cow::Borrowed(query)),
         false => tree::parses_to(&text, &tree).then_some(Cow::Owned(text)),
+    }
+}
+
+/// Whether the order of the rows is part of the result. Not every server keeps it in an `or`.
+fn is_ordered(tree: &Expr) -> bool {
+    match tree {
+        Expr::Paren(paren) => is_ordered(&paren.expr),
+        Expr::Call(call) => call.func.name.starts_with("sort"),
+        Expr::Aggregate(aggregate) => matches!(aggregate.op.id(), T_TOPK | T_BOTTOMK),
+        _ => false,
     }
 }
 

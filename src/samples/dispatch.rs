@@ -92,14 +92,11 @@ impl Coalescer {
         if planned.omits_required
             && let Err(MetricError::Prometheus(error)) = &result
         {
-            let at_once = matches!(
-                error,
-                Error::Refused(_)
-                    | Error::InvalidResponse(_)
-                    | Error::Memory { .. }
-                    | Error::Unavailable { status: 422, .. }
-            );
-            if at_once || matches!(error, Error::Timeout(_)) {
+            // The matcher is no remedy for what is true of every query, and makes this one longer.
+            let late = matches!(error, Error::Timeout(_));
+            let at_once =
+                !error.is_about_server() && !late && !matches!(error, Error::TooLong { .. });
+            if at_once || late {
                 state.estimator.required_failed(now);
             }
             if at_once {

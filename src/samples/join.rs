@@ -8,7 +8,7 @@
 use super::flight::TableResult;
 use super::table::Table;
 use crate::blocking;
-use crate::prometheus::{Client, Error, Flow, shortened};
+use crate::prometheus::{Body, Client, Error, Flow, shortened};
 use crate::promql::union::{self, MEMBER_OVERHEAD};
 use crate::supervise::Spawner;
 use lru::LruCache;
@@ -32,7 +32,7 @@ const MAX_QUERY_SERIES: usize = 1_000;
 /// The most time that the queries of a request took by themselves, and that a query that is joined took.
 const MAX_TIME: Duration = Duration::from_millis(500);
 const MAX_QUERY_TIME: Duration = Duration::from_millis(250);
-/// A request that takes longer is cancelled, and its queries are sent by themselves.
+/// A request that takes longer once it is sent is cancelled, and its queries are sent by themselves.
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// After a request that took longer, its queries are measured by themselves again.
 const SLOW: Duration = Duration::from_secs(1);
@@ -40,6 +40,8 @@ const SLOW: Duration = Duration::from_secs(1);
 const MEASURED: Duration = Duration::from_secs(600);
 /// For how long a query that failed by itself is not joined.
 const ALONE: Duration = Duration::from_secs(300);
+/// The same of one that was late, or got a part of the answer: that may have been the server.
+const ALONE_AFTER_OUTAGE: Duration = Duration::from_secs(60);
 /// The most queries that are known, each with about 100 bytes.
 const MAX_KNOWN: usize = 20_000;
 /// The size from which on decoding a response would block other tasks of the thread, in bytes.
@@ -68,8 +70,14 @@ struct Inner {
 struct State {
     /// What is known of queries, by a hash of their texts.
     known: LruCache<u64, Known>,
-    /// The queries that wait for others: of templates and rules, and users' own.
-    waiting: [Vec<Member>; 2],
+    /// Queries of templates and rules, and users' own: neither spoils the requests of the other.
+    groups: [Group; 2],
+}
+
+/// Queries that may share requests.
+struct Group {
+    /// Those that wait for others.
+    waiting: Vec<Member>,
     /// The most queries of a request; fewer after one that failed.
     max_queries: usize,
     /// The requests of several that failed since the last one that succeeded.
@@ -78,10 +86,17 @@ struct State {
     paused_until: Option<Instant>,
 }
 
+impl Default for Group {
+    fn default() -> Self {
+        Self { waiting: Vec::new(), max_queries: MAX_QUERIES, failures: 0, paused_until: None }
+    }
+}
+
 /// What is known of a query.
 #[derive(Clone)]
 enum Known {
-    /// It succeeded by itself. The requests of several that it was in and that failed since the last that succeeded.
+    /// It succeeded by itself. What it took is its part of the last request, if that had several queries; `spoilt` are
+    /// the requests of several that it was in and that failed since the last that succeeded.
     Fast { until: Instant, took: Duration, series: usize, spoilt: u32 },
     /// It is no vector, failed, or is too large: it is not joined until then.
     Alone { until: Instant },
@@ -102,13 +117,7 @@ impl Joiner {
     /// A joiner in front of a server. Requests of several queries are tasks, which may outlive their callers.
     pub fn new(client: Client, spawner: Spawner) -> Self {
         let known = LruCache::new(NonZeroUsize::new(MAX_KNOWN).expect("it is not zero"));
-        let state = State {
-            known,
-            waiting: [Vec::new(), Vec::new()],
-            max_queries: MAX_QUERIES,
-            failures: 0,
-            paused_until: None,
-        };
+        let state = State { known, groups: Default::default() };
         let (hasher, state) = (RandomState::new(), Mutex::new(state));
         Self(Arc::new(Inner { client, spawner, hasher, state }))
     }
@@ -136,9 +145,10 @@ impl Joiner {
         flows: &[Flow],
     ) -> Option<oneshot::Receiver<Option<TableResult>>> {
         let now = Instant::now();
+        let group = group_of(flows);
         let known = {
             let mut state = self.state();
-            if state.paused_until.is_some_and(|until| now < until) {
+            if state.groups[group].paused_until.is_some_and(|until| now < until) {
                 return None;
             }
             state.known.get(&key).cloned()?
@@ -151,28 +161,27 @@ impl Joiner {
             self.state().known.put(key, Known::Alone { until: now + MEASURED });
             return None;
         };
-        let users = flows.iter().all(|flow| matches!(flow, Flow::User(_)));
         let (answer, receiver) = oneshot::channel();
         let member = Member { key, text, flows: flows.to_vec(), took, series, answer };
         let mut state = self.state();
-        let waiting = &mut state.waiting[usize::from(users)];
+        let waiting = &mut state.groups[group].waiting;
         waiting.push(member);
         if waiting.len() == 1 {
             let joiner = self.clone();
             self.0.spawner.spawn(async move {
                 tokio::time::sleep(JOIN_DELAY).await;
-                joiner.send_waiting(users);
+                joiner.send_waiting(group);
             });
         }
         Some(receiver)
     }
 
     /// Sends those that wait, in as few requests as the limits allow.
-    fn send_waiting(&self, users: bool) {
-        let mut state = self.state();
-        let members = std::mem::take(&mut state.waiting[usize::from(users)]);
-        let max_queries = state.max_queries;
-        drop(state);
+    fn send_waiting(&self, group: usize) {
+        let (members, max_queries) = {
+            let group = &mut self.state().groups[group];
+            (std::mem::take(&mut group.waiting), group.max_queries)
+        };
         let mut request: Vec<Member> = Vec::new();
         let (mut bytes, mut series, mut took) = (0, 0, Duration::ZERO);
         for member in members {
@@ -182,7 +191,7 @@ impl Joiner {
                 || series + member.series > MAX_SERIES
                 || took + member.took > MAX_TIME;
             if full {
-                self.send(std::mem::take(&mut request));
+                self.send(group, std::mem::take(&mut request));
                 (bytes, series, took) = (0, 0, Duration::ZERO);
             }
             bytes += more;
@@ -190,35 +199,32 @@ impl Joiner {
             took += member.took;
             request.push(member);
         }
-        self.send(request);
+        self.send(group, request);
     }
 
-    fn send(&self, members: Vec<Member>) {
+    fn send(&self, group: usize, members: Vec<Member>) {
         if members.len() < 2 {
             // Those who wait send it by themselves.
             return;
         }
         let joiner = self.clone();
         self.0.spawner.spawn(async move {
-            let started = Instant::now();
-            let sent = tokio::time::timeout(TIMEOUT, joiner.query_joined(&members)).await;
-            let took = started.elapsed();
-            let result = sent.unwrap_or(Err(Error::Timeout(TIMEOUT)));
+            let result = joiner.query_joined(&members).await;
             let queries = members.len();
             match &result {
-                Ok(_) => tracing::debug!(queries, ?took, "Queried Prometheus, several at once"),
-                Err(error) => {
-                    tracing::debug!(queries, %error, ?took, "Failed to query several at once");
+                Ok((_, took)) => {
+                    tracing::debug!(queries, ?took, "Queried Prometheus, several at once")
                 }
+                Err(error) => tracing::debug!(queries, %error, "Failed to query several at once"),
             }
-            joiner.record_joined(&members, &result, took);
+            joiner.state().record_joined(group, &members, &result);
             match result {
-                Ok(tables) => {
+                Ok((tables, _)) => {
                     for (member, table) in members.into_iter().zip(tables) {
-                        let _ = member.answer.send(Some(Ok(Arc::new(table))));
+                        let _ = member.answer.send(Some(table.map(Arc::new).map_err(Into::into)));
                     }
                 }
-                Err(error) if is_about_server(&error) => {
+                Err(error) if error.is_about_server() => {
                     for member in members {
                         let _ = member.answer.send(Some(Err(error.clone().into())));
                     }
@@ -229,63 +235,33 @@ impl Joiner {
         });
     }
 
-    async fn query_joined(&self, members: &[Member]) -> Result<Vec<Table>, Error> {
+    async fn query_joined(&self, members: &[Member]) -> Result<Answer, Error> {
         let texts: Vec<&str> = members.iter().map(|member| member.text.as_str()).collect();
         let flows = flows_of(members);
-        let body = self.0.client.query(&union::union(&texts), &flows).await?;
+        let body = self.0.client.query_within(&union::union(&texts), &flows, Some(TIMEOUT)).await?;
         if body.len() > MAX_RESPONSE {
             return Err(Error::InvalidResponse(format!("it is larger than {MAX_RESPONSE} bytes")));
         }
-        match body.len() > LARGE_RESPONSE_BYTES {
-            true => blocking::run(|| Table::split_body(body, members.len())),
-            false => Table::split_body(body, members.len()),
-        }
-    }
-
-    fn record_joined(
-        &self,
-        members: &[Member],
-        result: &Result<Vec<Table>, Error>,
-        took: Duration,
-    ) {
-        let mut state = self.state();
-        match result {
-            Ok(tables) => {
-                state.max_queries = MAX_QUERIES.min(state.max_queries + 1);
-                state.failures = 0;
-                for (member, table) in members.iter().zip(tables) {
-                    state.succeeded_joined(member, table);
-                }
-            }
-            Err(error) if !is_about_server(error) => {
-                state.max_queries = (members.len() / 2).max(2);
-                state.failures += 1;
-                let now = Instant::now();
-                if state.failures >= MAX_FAILURES {
-                    (state.failures, state.paused_until) = (0, Some(now + ALONE));
-                }
-                for member in members {
-                    state.failed_joined(member, now);
-                }
-            }
-            Err(_) => return,
-        }
-        if took > SLOW {
-            for member in members {
-                state.known.pop(&member.key);
-            }
-        }
+        let took = body.took();
+        // Each table is charged to a flow of its own query.
+        let flows: Vec<&Flow> =
+            members.iter().map(|member| member.flows.first().unwrap_or(&Flow::Shared)).collect();
+        let tables = match body.len() > LARGE_RESPONSE_BYTES {
+            true => blocking::run(|| Table::split_body(body, &flows)),
+            false => Table::split_body(body, &flows),
+        };
+        Ok((tables?, took))
     }
 
     /// Sends a query by itself, and decodes its response.
     async fn query_alone(&self, key: u64, query: String, flows: Vec<Flow>) -> TableResult {
         let started = Instant::now();
         let body = self.0.client.query(&query, &flows).await;
+        let took = body.as_ref().map_or_else(|_| started.elapsed(), Body::took);
         let result = body.and_then(|body| match body.len() > LARGE_RESPONSE_BYTES {
             true => blocking::run(|| Table::from_body(body)),
             false => Table::from_body(body),
         });
-        let took = started.elapsed();
         self.record_alone(key, &result, took);
         match &result {
             Ok(table) => {
@@ -321,8 +297,11 @@ impl Joiner {
                     }
                 }
             }
-            Err(error) if !is_about_server(error) => Known::Alone { until: now + ALONE },
-            Err(_) => return,
+            Err(error) if error.is_about_server() => return,
+            Err(Error::Timeout(_) | Error::Partial(_)) => {
+                Known::Alone { until: now + ALONE_AFTER_OUTAGE }
+            }
+            Err(_) => Known::Alone { until: now + ALONE },
         };
         state.known.put(key, known);
     }
@@ -338,32 +317,51 @@ fn flows_of(members: &[Member]) -> Vec<Flow> {
     }
 }
 
-/// Whether a failure is that of the server, for all queries alike.
-fn is_about_server(error: &Error) -> bool {
-    match error {
-        Error::Settings(_)
-        | Error::Overloaded(_)
-        | Error::Unreachable(_)
-        | Error::Unavailable { status: 429 | 502 | 503, .. } => true,
-        // Others too may be about one query: a store of Thanos that only one needs answers 422, a proxy that lets no
-        // long query pass 403 or 405.
-        Error::Unavailable { .. }
-        | Error::Timeout(_)
-        | Error::TooLong { .. }
-        | Error::InvalidResponse(_)
-        | Error::Partial(_)
-        | Error::Refused(_)
-        | Error::Memory { .. } => false,
-    }
-}
+/// The tables of the members, and how long the request took.
+type Answer = (Vec<Result<Table, Error>>, Duration);
 
 impl State {
+    fn record_joined(&mut self, group: usize, members: &[Member], result: &Result<Answer, Error>) {
+        match result {
+            Ok((tables, took)) => {
+                let group = &mut self.groups[group];
+                group.max_queries = MAX_QUERIES.min(group.max_queries + 1);
+                group.failures = 0;
+                let alone: Duration = members.iter().map(|member| member.took).sum();
+                for (member, table) in members.iter().zip(tables) {
+                    let part = match alone.is_zero() {
+                        true => 1.0 / members.len() as f64,
+                        false => member.took.as_secs_f64() / alone.as_secs_f64(),
+                    };
+                    let is_small = !matches!(table, Ok(table) if table.series() > MAX_QUERY_SERIES);
+                    if *took > SLOW || !is_small {
+                        self.known.pop(&member.key);
+                    } else {
+                        self.succeeded_joined(member, table.as_ref().ok(), took.mul_f64(part));
+                    }
+                }
+            }
+            Err(error) if error.is_about_server() => {}
+            Err(_) => {
+                let now = Instant::now();
+                let group = &mut self.groups[group];
+                group.max_queries = (members.len() / 2).max(2);
+                group.failures += 1;
+                if group.failures >= MAX_FAILURES {
+                    (group.failures, group.paused_until) = (0, Some(now + ALONE));
+                }
+                for member in members {
+                    self.failed_joined(member, now);
+                }
+            }
+        }
+    }
+
     /// A request with this query succeeded.
-    fn succeeded_joined(&mut self, member: &Member, table: &Table) {
-        if table.series() > MAX_QUERY_SERIES {
-            self.known.pop(&member.key);
-        } else if let Some(Known::Fast { series, spoilt, .. }) = self.known.get_mut(&member.key) {
-            (*series, *spoilt) = (table.series(), 0);
+    fn succeeded_joined(&mut self, member: &Member, table: Option<&Table>, part: Duration) {
+        if let Some(Known::Fast { took, series, spoilt, .. }) = self.known.get_mut(&member.key) {
+            (*took, *spoilt) = (part, 0);
+            *series = table.map_or(*series, Table::series);
         }
     }
 
@@ -376,4 +374,9 @@ impl State {
             }
         }
     }
+}
+
+/// The group of a query for these flows.
+fn group_of(flows: &[Flow]) -> usize {
+    usize::from(flows.iter().all(|flow| matches!(flow, Flow::User(_))))
 }

@@ -1,7 +1,7 @@
 //! The series of one response, compact, and indexed by their labels.
 
 use crate::prometheus::{
-    Body, Error, InvalidSample, Label, Reservation, ResultType, Series, read_query_response,
+    Body, Error, Flow, InvalidSample, Label, Reservation, ResultType, Series, read_query_response,
 };
 use crate::promql::union::QUERY_LABEL;
 use crate::time::UnixMillis;
@@ -95,17 +95,17 @@ impl Table {
         Ok(Self { indexes: Mutex::new(indexes), ..table })
     }
 
-    /// Reads the body of the response to a [`union`] of so many queries: a table for each, as it
-    /// would be of the response to the query by itself.
+    /// Reads the body of the response to a [`union`] of queries for these flows: a table for each, as it
+    /// would be of the response to the query by itself, or [`Error::Memory`] if its flow has no room.
     ///
     /// # Errors
     /// As [`from_body`](Self::from_body), and if a series has none of the numbers.
     ///
     /// [`union`]: crate::promql::union
-    pub fn split_body(body: Body, queries: usize) -> Result<Vec<Self>, Error> {
+    pub fn split_body(body: Body, flows: &[&Flow]) -> Result<Vec<Result<Self, Error>>, Error> {
         let (body, mut reservation) = body.into_parts();
         check_length(&body)?;
-        let mut parts: Vec<(Self, NameLists)> = (0..queries).map(|_| Default::default()).collect();
+        let mut parts: Vec<(Self, NameLists)> = flows.iter().map(|_| Default::default()).collect();
         let mut stray = false;
         read_query_response(&body, |series| {
             let of = |(name, _): &&Label<'_>| *name == QUERY_LABEL;
@@ -119,14 +119,14 @@ impl Table {
             return Err(Error::InvalidResponse("a series is of none of the queries".to_owned()));
         }
         drop(body);
-        let tables = parts.into_iter().map(|(table, _)| table.shrunk());
-        let tables: Vec<Self> = tables.collect();
-        reservation.resize(tables.iter().map(Self::bytes).sum())?;
-        let reserved = |table: Self| {
-            let reservation = Some(reservation.split_off(table.bytes()));
-            Self { indexes: Mutex::new(Indexes { cached: Vec::new(), reservation }), ..table }
+        reservation.resize(0)?;
+        let reserved = |((table, _), flow): ((Self, NameLists), &&Flow)| {
+            let (table, mut reservation) = (table.shrunk(), reservation.another(flow));
+            reservation.grow(table.bytes())?;
+            let indexes = Indexes { cached: Vec::new(), reservation: Some(reservation) };
+            Ok(Self { indexes: Mutex::new(indexes), ..table })
         };
-        Ok(tables.into_iter().map(reserved).collect())
+        Ok(parts.into_iter().zip(flows).map(reserved).collect())
     }
 
     /// Reads the body of a response, as long as `within` has room for the bytes of the table.
