@@ -33,8 +33,7 @@ pub fn apply(
             Outcome::Hold | Outcome::Failed => target.replicas.spec_replicas,
         };
     }
-    let rendered = status::render(&status, context.spec, None);
-    ctx.live.set(autoscaler, status::text(&rendered));
+    ctx.live.set(autoscaler, &status::render(&status, context.spec, None));
     SyncResult::Followed
 }
 

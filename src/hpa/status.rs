@@ -107,7 +107,8 @@ impl ConditionKind {
         }
     }
 
-    fn from_api(name: &str) -> Option<Self> {
+    /// The type of this name.
+    pub fn from_api(name: &str) -> Option<Self> {
         [
             Self::AbleToScale,
             Self::ScalingActive,
