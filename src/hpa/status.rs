@@ -209,6 +209,12 @@ impl Status {
         }
     }
 
+    /// Takes over since when metrics have failed, which no API object says.
+    pub fn note_failing(&mut self, other: &Self) {
+        self.failing.clone_from(&other.failing);
+        self.metrics.clone_from(&other.metrics);
+    }
+
     /// Removes a condition.
     pub fn remove(&mut self, kind: ConditionKind) {
         self.conditions.retain(|condition| condition.kind != kind);
