@@ -15,6 +15,7 @@ use kube::api::PostParams;
 use kube::core::WatchEvent;
 use kube::{Api, Client};
 use serde_json::Value;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::time::{Instant, sleep, timeout};
@@ -61,8 +62,22 @@ enum Failed {
     Retry(String),
     /// The leader's certificate is not signed by a CA of the APIService, as while another one is taken into use.
     Untrusted(String),
+    /// The leader keeps no decisions: there is nothing to copy.
+    NotKept(String),
     /// It will fail again.
     Hopeless(String),
+}
+
+impl Failed {
+    /// Why a watch was refused.
+    fn of(error: &kube::Error) -> Self {
+        match error {
+            kube::Error::Api(status) if status.code == 410 => Self::Again,
+            kube::Error::Api(status) if status.code == 405 => Self::NotKept(worded(error)),
+            error if is_untrusted(error) => Self::Untrusted(worded(error)),
+            error => retry(worded(error)),
+        }
+    }
 }
 
 impl From<CopyError> for Failed {
@@ -97,10 +112,13 @@ impl LedgerCopy {
     pub fn run(self) -> impl Future<Output = ()> + Send {
         let begun = Instant::now();
         self.ledger.await_copy(begun + LEADER_WAIT);
-        let ledger = self.ledger.clone();
-        self.leader.yield_while(move |led_until| ledger.lacks(led_until));
+        let (ledger, not_kept) = (self.ledger.clone(), Arc::new(AtomicBool::new(false)));
+        let has_nothing = not_kept.clone();
+        self.leader.yield_while(move |led_until| {
+            !has_nothing.load(Ordering::Relaxed) && ledger.lacks(led_until)
+        });
         async move {
-            tokio::join!(self.learn_own_name(), self.copy_leaders(begun));
+            tokio::join!(self.learn_own_name(), self.copy_leaders(begun, &not_kept));
         }
     }
 
@@ -123,7 +141,8 @@ impl LedgerCopy {
         }
     }
 
-    async fn copy_leaders(&self, begun: Instant) {
+    /// `not_kept` tells whether the leader keeps no decisions.
+    async fn copy_leaders(&self, begun: Instant, not_kept: &AtomicBool) {
         let mut leaders = self.leader.leaders();
         let mut failures = FailureLog::default();
         let (mut backoff, progress) = ResettableBackoff::new();
@@ -149,6 +168,7 @@ impl LedgerCopy {
                     Err(_) => return std::future::pending().await,
                 },
             };
+            not_kept.store(matches!(ended, Err(Failed::NotKept(_))), Ordering::Relaxed);
             let mut wait = backoff.next().unwrap_or(CONNECT_TIMEOUT);
             let error = match ended {
                 Ok(()) => None,
@@ -162,7 +182,7 @@ impl LedgerCopy {
                     self.ledger.await_copy(awaited);
                     Some(error)
                 }
-                Err(Failed::Hopeless(error)) => {
+                Err(Failed::NotKept(error) | Failed::Hopeless(error)) => {
                     self.ledger.await_copy(Instant::now());
                     wait = HOPELESS_WAIT;
                     Some(error)
@@ -211,11 +231,7 @@ impl LedgerCopy {
         let events = client.request_events::<Value>(request);
         let events = match timeout(CONNECT_TIMEOUT, events).await {
             Ok(Ok(events)) => events,
-            Ok(Err(kube::Error::Api(status))) if status.code == 410 => return Err(Failed::Again),
-            Ok(Err(error)) if is_untrusted(&error) => {
-                return Err(Failed::Untrusted(worded(&error)));
-            }
-            Ok(Err(error)) => return Err(retry(worded(&error))),
+            Ok(Err(error)) => return Err(Failed::of(&error)),
             Err(_) => return Err(retry(format!("no response within {CONNECT_TIMEOUT:?}"))),
         };
         if copied.is_none() {
@@ -377,6 +393,17 @@ mod tests {
         assert!(begun.elapsed() >= LEADER_WAIT - Duration::from_secs(1));
         assert!(lines.text().contains("invalid peer certificate: "), "{}", lines.text());
         running.abort();
+    }
+
+    #[test]
+    fn a_leader_that_keeps_no_decisions_has_nothing_to_copy() {
+        let of = |code: u16| {
+            let status = serde_json::from_value(fake::failure(code, "x", "x").1).expect("a status");
+            Failed::of(&kube::Error::Api(status))
+        };
+        assert!(matches!(of(405), Failed::NotKept(_)));
+        assert!(matches!(of(410), Failed::Again));
+        assert!(matches!(of(503), Failed::Retry(_)));
     }
 
     #[tokio::test(start_paused = true)]

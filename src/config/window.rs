@@ -1,6 +1,7 @@
 //! The window of counters' rates, by how often Prometheus scrapes.
 
 use super::rules::prometheus_duration;
+use crate::blocking;
 use crate::prometheus::{Client as Prometheus, Error, configuration, receives};
 use crate::promql::template::Template;
 use serde::Deserialize;
@@ -60,7 +61,8 @@ impl Job {
 pub async fn of(prometheus: &Prometheus) -> Result<Option<Duration>, Error> {
     let Some(text) = configuration(prometheus).await? else { return Ok(None) };
     match receives(prometheus).await? {
-        false => Ok(of_configuration(&text)),
+        // That of an operator may have megabytes.
+        false => Ok(blocking::run(|| of_configuration(&text))),
         true => Ok(None),
     }
 }

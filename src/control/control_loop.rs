@@ -199,8 +199,7 @@ impl ControlLoop {
             self.merge_pending_restore(&autoscaler, &mut state);
             self.states.insert(autoscaler, state);
         }
-        let deadline = tokio::time::sleep(EVALUATION_SHUTDOWN_TIMEOUT);
-        tokio::pin!(deadline);
+        tokio::pin!(let deadline = tokio::time::sleep(EVALUATION_SHUTDOWN_TIMEOUT););
         loop {
             tokio::select! {
                 done = self.evaluations.join_next() => match done {
@@ -429,8 +428,7 @@ impl ControlLoop {
             self.forget(&autoscaler);
             return self.count();
         }
-        let period = self.ctx.period(&autoscaler);
-        let now = Instant::now();
+        let (period, now) = (self.ctx.period(&autoscaler), Instant::now());
         let (phase, together) = state.phase.take().map_or((due, due_together), |phase| (phase, 1));
         self.phases.set(&autoscaler, state.shape_hash(), phase, together);
         let at_phase = self.phases.next(&autoscaler, period, phase, now, together);
@@ -456,8 +454,10 @@ impl ControlLoop {
                 );
             }
         }
-        self.states.insert(autoscaler.clone(), state);
-        self.schedule.set_if_none(autoscaler, next);
+        let is_next = self.schedule.set_if_none(autoscaler.clone(), next);
+        // Of one that was changed meanwhile, a replica that does not lead has read what was before.
+        state.followed = state.followed.filter(|_| is_next && !requeue);
+        self.states.insert(autoscaler, state);
         self.count();
     }
 

@@ -1,13 +1,13 @@
 //! A replica that does not lead: it keeps the history, so that no window starts empty when it acquires the Lease, and
 //! writes nothing. It looks at each scale in each period. An autoscaler at rest decides alike without a history: its
-//! metrics, which the leader asks for too, are read in one of a few periods.
+//! metrics, which the leader asks for too, are read in one of a few periods, unless the leader shows that they fail.
 
 use super::context::{ControllerContext, SyncResult};
 use super::evaluate::Evaluation;
 use super::observe::read_target;
 use super::state::AutoscalerState;
 use super::status;
-use crate::hpa::{Outcome, Spec};
+use crate::hpa::{ConditionKind, Outcome, Spec};
 use crate::watch::AutoscalerRef;
 
 /// Keeps the history of a decision and shows it in the live status.
@@ -22,19 +22,20 @@ pub fn apply(
     state.set_history(history, at, ctx.longest_window());
     let failed =
         state.count_failure(&decision, target.is_ok(), (at.process, ctx.period(autoscaler)));
+    state.status.note_failing(&status);
     state.followed = None;
     if let Ok(target) = &target {
         let replicas = target.replicas.spec_replicas;
         // How long metrics fail, and when they are back, is worth a query in each period.
-        let is_at_rest = !failed && state.is_at_rest(context, replicas, at.process);
+        let is_failing = failed || status.failing.iter().any(Option::is_some);
+        let is_at_rest = !is_failing && state.is_at_rest(context, replicas, at.process);
         state.followed = state.turn.zip(is_at_rest.then_some(replicas));
         status.desired_replicas = match decision.outcome {
             Outcome::Rescale { to, .. } => to,
             Outcome::Hold | Outcome::Failed => target.replicas.spec_replicas,
         };
     }
-    let rendered = status::render(&status, context.spec, None);
-    ctx.live.set(autoscaler, status::text(&rendered));
+    ctx.live.set(autoscaler, &status::render(&status, context.spec, None));
     SyncResult::Followed
 }
 
@@ -48,6 +49,9 @@ pub async fn looked(
     state: &mut AutoscalerState,
 ) -> bool {
     let Some(replicas) = state.followed_at() else { return false };
+    if leader_shows_failure(ctx, autoscaler, spec, state) {
+        return false;
+    }
     let read = ctx.bounded(read_target(ctx, None, autoscaler, spec, state)).await;
     let Ok((Ok(target), at)) = read else { return false };
     state.note_scale(spec, &target, at);
@@ -56,4 +60,26 @@ pub async fn looked(
         state.history.keep(replicas, at.process);
     }
     is_enough
+}
+
+/// Whether the leader shows that it could not read the metrics, or one that has a fallback of its own.
+fn leader_shows_failure(
+    ctx: &ControllerContext,
+    autoscaler: &AutoscalerRef,
+    spec: &Spec,
+    state: &AutoscalerState,
+) -> bool {
+    let active = state.status.condition(ConditionKind::ScalingActive);
+    if active.is_some_and(|active| !active.status && active.reason != "ScalingDisabled") {
+        return true;
+    }
+    let with_fallback = || {
+        let all = spec.metrics.iter().enumerate();
+        all.filter(|(_, metric)| metric.options.fallback.is_some()).map(|(index, _)| index)
+    };
+    if with_fallback().next().is_none() {
+        return false;
+    }
+    let record = ctx.cluster.read(|index| index.autoscaler(&autoscaler.key));
+    record.is_some_and(|record| with_fallback().any(|index| record.digest.lacks_value(index)))
 }

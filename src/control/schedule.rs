@@ -23,11 +23,13 @@ impl Schedule {
         self.order.insert((at, key));
     }
 
-    /// Sets the time of an autoscaler's next evaluation if none is set.
-    pub fn set_if_none(&mut self, key: AutoscalerRef, at: Instant) {
-        if !self.due.contains_key(&key) {
+    /// Sets the time of an autoscaler's next evaluation if none is set. Returns whether it did.
+    pub fn set_if_none(&mut self, key: AutoscalerRef, at: Instant) -> bool {
+        let is_free = !self.due.contains_key(&key);
+        if is_free {
             self.set(key, at);
         }
+        is_free
     }
 
     /// Makes all due soon: at once, or within [`COMMON_PERIOD`] if they are more than

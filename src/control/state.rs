@@ -217,7 +217,8 @@ impl AutoscalerState {
         if self.uid != uid {
             *self = Self { uid: uid.to_owned(), turn: self.turn, ..Self::default() };
         }
-        self.status = status;
+        let before = std::mem::replace(&mut self.status, status);
+        self.status.note_failing(&before);
         if let Some(written) = &mut self.written {
             written.compare_soon();
         }

@@ -11,16 +11,13 @@ use crate::k8s::Quantity;
 use crate::leader::FencingToken;
 use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
-use k8s_openapi::api::autoscaling::v2::{
-    HorizontalPodAutoscaler, HorizontalPodAutoscalerCondition, HorizontalPodAutoscalerStatus,
-};
+use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -65,18 +62,6 @@ pub fn conditions(status: &Status, generation: Option<i64>) -> Vec<Condition> {
         message: condition.message.clone(),
     };
     status.conditions.iter().map(condition).collect()
-}
-
-/// A condition as one of a HorizontalPodAutoscaler.
-fn of_hpa(condition: &Condition) -> HorizontalPodAutoscalerCondition {
-    let Condition { type_, status, last_transition_time, reason, message, .. } = condition.clone();
-    HorizontalPodAutoscalerCondition {
-        type_,
-        status,
-        last_transition_time: Some(last_transition_time),
-        reason: Some(reason),
-        message: Some(message),
-    }
 }
 
 /// Sets the condition `Ready`, which sums up the others: whether decisions can be made, or none are
@@ -158,9 +143,6 @@ pub struct LastWrite {
     compared: Option<Instant>,
 }
 
-/// The least relative change of a metric value that is worth a write.
-const MIN_RELATIVE_CHANGE: f64 = 0.1;
-
 /// The time between two comparisons with the object.
 const COMPARE_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -183,67 +165,25 @@ impl LastWrite {
             return false;
         }
         self.compared = Some(Instant::now());
-        of_object().is_some_and(|shown| shown.decision != self.digest.decision)
+        of_object().is_some_and(|shown| {
+            self.digest.decides_otherwise(&shown) || self.digest.has_moved(&shown)
+        })
     }
 
     /// Whether another status is worth a write: at once if anything but metric values changed; for
     /// metric values if one changed by a tenth and `interval` has passed.
     pub fn is_outdated_by(&self, shown: &StatusDigest, interval: Duration) -> bool {
-        if self.digest.decision != shown.decision {
-            return true;
-        }
-        let (before, now) = (&self.digest.values, &shown.values);
-        // A metric came or went.
-        if before.len() != now.len() {
-            return true;
-        }
-        let changed =
-            |(before, now): (&f64, &f64)| (before - now).abs() > before.abs() * MIN_RELATIVE_CHANGE;
-        self.at.elapsed() >= interval && before.iter().zip(now).any(changed)
+        self.digest.decides_otherwise(shown)
+            || (self.at.elapsed() >= interval && self.digest.has_moved(shown))
     }
-}
-
-/// A status as JSON, which is kept until it is written.
-pub fn text(status: &AutoscalerStatus) -> Arc<str> {
-    serde_json::to_string(status).expect("a status has only names as keys").into()
 }
 
 /// The digest of a status as it is written to an object of a kind.
 pub fn digest(kind: AutoscalerKind, status: &AutoscalerStatus) -> StatusDigest {
     match kind {
         AutoscalerKind::Autoscaler => status.digest(),
-        AutoscalerKind::Hpa => digest_of_hpa(&HorizontalPodAutoscalerStatus {
-            observed_generation: status.observed_generation,
-            last_scale_time: status.last_scale_time.clone(),
-            current_replicas: status.current_replicas,
-            desired_replicas: status.desired_replicas.unwrap_or(0),
-            current_metrics: status.current_metrics.clone(),
-            conditions: Some(status.conditions.iter().flatten().map(of_hpa).collect()),
-        }),
+        AutoscalerKind::Hpa => status.digest_as_hpa(),
     }
-}
-
-/// The digest of the status of a native HPA.
-pub fn digest_of_hpa(status: &HorizontalPodAutoscalerStatus) -> StatusDigest {
-    let condition = |of: HorizontalPodAutoscalerCondition| Condition {
-        type_: of.type_,
-        status: of.status,
-        observed_generation: None,
-        last_transition_time: of.last_transition_time.unwrap_or(hpa::object_time(0)),
-        reason: of.reason.unwrap_or_default(),
-        message: of.message.unwrap_or_default(),
-    };
-    let HorizontalPodAutoscalerStatus { conditions, current_metrics, .. } = status;
-    let shown = AutoscalerStatus {
-        observed_generation: status.observed_generation,
-        last_scale_time: status.last_scale_time.clone(),
-        current_replicas: Some(status.current_replicas.unwrap_or(0)),
-        desired_replicas: Some(status.desired_replicas),
-        current_metrics: current_metrics.clone(),
-        conditions: Some(conditions.iter().flatten().cloned().map(condition).collect()),
-        ..AutoscalerStatus::default()
-    };
-    shown.digest()
 }
 
 /// The API resource of an autoscaler.
@@ -330,13 +270,15 @@ pub async fn replace_status(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::crd::digest_of_hpa;
+    use crate::watch::read_autoscaler;
     use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscalerSpec;
 
     #[test]
     fn small_changes_of_metric_values_are_not_worth_a_write_and_a_decision_is() {
         let status = |average: &str, desired: i32| AutoscalerStatus {
             desired_replicas: Some(desired),
-            targets: Some(average.to_owned()),
+            targets: Some(format!("{average}/10")),
             current_metrics: serde_json::from_value(json!([{"type": "Pods", "pods": {
                 "metric": {"name": "qps"}, "current": {"averageValue": average}}}]))
             .unwrap(),
@@ -367,23 +309,59 @@ mod tests {
         }
     }
 
+    /// A difference would be written once a minute, for ever.
     #[test]
     fn a_status_that_was_read_back_is_not_overwritten() {
-        let mut status = Status { current_replicas: 3, ..Status::default() };
-        let text = format_args!("it is");
-        status.set(ConditionKind::AbleToScale, true, "Ready", text, 1_795_479_163_091);
-        set_ready(&mut status, 1_795_479_163_999);
-        let rendered = AutoscalerStatus {
-            current_replicas: Some(3),
-            desired_replicas: Some(0),
-            conditions: Some(conditions(&status, Some(7))),
-            ..Default::default()
+        let metrics = json!([
+            {"type": "Pods", "pods": {"metric": {"name": "qps", "selector": {}},
+                "target": {"type": "AverageValue", "averageValue": "10"}}},
+            {"type": "Resource", "resource": {"name": "cpu",
+                "target": {"type": "Utilization", "averageUtilization": 80}}},
+            {"type": "Resource", "resource": {"name": "memory",
+                "target": {"type": "AverageValue", "averageValue": "1Gi"}}},
+            {"type": "Object", "object": {"describedObject": {"kind": "Namespace", "name": "shop"},
+                "metric": {"name": "jobs"}, "target": {"type": "Value", "value": "3"}}},
+            {"type": "External", "external": {"metric": {"name": "queue"},
+                "target": {"type": "AverageValue", "averageValue": "30"}}}]);
+        let schedules = json!([{"name": "sale", "minReplicas": 3,
+            "from": "2026-11-01T00:00:00Z", "until": "2026-12-31T00:00:00Z"}]);
+        let object = json!({"metadata": {"name": "web", "namespace": "shop", "uid": "web", "generation": 7},
+            "spec": {"maxReplicas": 9, "metrics": metrics, "schedules": schedules,
+                "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}}});
+        let read = |object| read_autoscaler(serde_json::from_value(object).unwrap(), None);
+        let parsed = read(object.clone()).parsed.expect("a spec");
+        let spec = &parsed.scaling.spec;
+        let now = 1_795_479_163_091;
+        let mut status = Status {
+            current_replicas: 3,
+            last_scale: Some(now),
+            metrics: spec.metrics.clone(),
+            current: vec![
+                Current::Average(12_500),
+                Current::Utilization(45, 90),
+                Current::Average(3_000 << 20),
+                Current::Value(1),
+                Current::None,
+            ],
+            schedule: spec.moment(now),
+            ..Status::default()
         };
-        let read: AutoscalerStatus = serde_json::from_value(json!(rendered)).expect("a status");
-        assert_eq!(read.digest(), rendered.digest());
-        let of_hpa: HorizontalPodAutoscalerStatus =
-            serde_json::from_value(json!(rendered)).expect("a status");
-        assert_eq!(digest_of_hpa(&of_hpa), digest(AutoscalerKind::Hpa, &rendered));
+        assert!(status.schedule.is_some());
+        status.set(ConditionKind::AbleToScale, true, "Ready", format_args!("it is"), now);
+        set_ready(&mut status, now + 908);
+        let rendered = render(&status, spec, Some(7));
+        let mut written = object;
+        written["status"] = serde_json::from_str(&rendered.to_json()).unwrap();
+        let found = read(written).digest;
+        assert!(!rendered.digest().decides_otherwise(&found));
+        assert!(!rendered.digest().has_moved(&found) && found.lacks_value(4));
+        // As kube-apiserver writes that of an HPA.
+        let mut of_hpa = json!(rendered);
+        of_hpa["currentMetrics"][0]["pods"]["metric"]["selector"] = json!({});
+        of_hpa["currentMetrics"][2]["resource"]["current"]["averageValue"] = "3145728".into();
+        let of_hpa: HorizontalPodAutoscalerStatus = serde_json::from_value(of_hpa).unwrap();
+        let found = digest_of_hpa(&of_hpa);
+        assert!(!digest(AutoscalerKind::Hpa, &rendered).decides_otherwise(&found));
     }
 
     #[test]

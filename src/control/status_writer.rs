@@ -2,7 +2,7 @@
 
 use super::events::Events;
 use super::requests::{backoff, is_transient, message};
-use super::status::{text, write};
+use super::status::write;
 use crate::crd::AutoscalerStatus;
 use crate::hpa::{Event, EventKind};
 use crate::kube_error::worded;
@@ -12,7 +12,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
 use prometheus_client::metrics::gauge::Gauge;
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -37,9 +37,9 @@ struct Queue {
     /// The autoscalers to be written, in order.
     order: VecDeque<AutoscalerRef>,
     pending: HashMap<AutoscalerRef, PendingStatus>,
-    /// The autoscalers whose status is being written: one write at a time, so that the newest is
-    /// written last.
-    in_flight: HashSet<AutoscalerRef>,
+    /// The autoscalers whose status is being written, and in which lease term: one write at a time, so
+    /// that the newest is written last.
+    in_flight: HashMap<AutoscalerRef, u64>,
     /// How often in a row a status was rejected, and when it is retried.
     rejected: HashMap<AutoscalerRef, u32>,
     retries: BTreeSet<(Instant, AutoscalerRef)>,
@@ -98,7 +98,7 @@ impl StatusWriter {
         let mut queue = self.queue();
         let status = PendingStatus { token: token.clone(), uid: uid.to_owned(), status };
         let waits = queue.pending.insert(autoscaler.clone(), status).is_some();
-        if !waits && !queue.in_flight.contains(autoscaler) {
+        if !waits && !queue.in_flight.contains_key(autoscaler) {
             queue.order.push_back(autoscaler.clone());
         }
         self.0.waiting.set(queue.pending.len() as i64);
@@ -121,12 +121,14 @@ impl StatusWriter {
         let begins = || {
             let mut queue = self.queue();
             queue.pending.remove(autoscaler);
-            queue.in_flight.insert(autoscaler.clone())
+            let is_free = !queue.in_flight.contains_key(autoscaler);
+            queue.in_flight.entry(autoscaler.clone()).or_insert(token.term());
+            is_free
         };
         while !begins() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        let written = write(&self.0.client, token, autoscaler, uid, &text(status)).await;
+        let written = write(&self.0.client, token, autoscaler, uid, &status.to_json()).await;
         {
             let mut queue = self.queue();
             queue.in_flight.remove(autoscaler);
@@ -140,10 +142,11 @@ impl StatusWriter {
         }
     }
 
-    /// Whether a status of an autoscaler is pending or in flight.
-    pub fn has(&self, autoscaler: &AutoscalerRef) -> bool {
+    /// Whether a status of an autoscaler is pending or in flight in a lease term: that of an earlier one is not written.
+    pub fn has(&self, autoscaler: &AutoscalerRef, term: u64) -> bool {
         let queue = self.queue();
-        queue.pending.contains_key(autoscaler) || queue.in_flight.contains(autoscaler)
+        let pending = queue.pending.get(autoscaler).map(|pending| pending.token.term());
+        [pending, queue.in_flight.get(autoscaler).copied()].contains(&Some(term))
     }
 
     /// Writes pending statuses, forever.
@@ -179,12 +182,12 @@ impl StatusWriter {
         let mut queue = self.queue();
         while let Some(autoscaler) = queue.order.pop_front() {
             // It is queued again when that write has ended.
-            if queue.in_flight.contains(&autoscaler) {
+            if queue.in_flight.contains_key(&autoscaler) {
                 continue;
             }
             // An autoscaler that was forgotten has no pending status.
             let Some(pending) = queue.pending.remove(&autoscaler) else { continue };
-            queue.in_flight.insert(autoscaler.clone());
+            queue.in_flight.insert(autoscaler.clone(), pending.token.term());
             self.0.waiting.set(queue.pending.len() as i64);
             return Some((autoscaler, pending));
         }
@@ -265,7 +268,7 @@ impl Queue {
 
     /// Queues an autoscaler again if a status of it is pending.
     fn requeue(&mut self, autoscaler: &AutoscalerRef) {
-        if self.pending.contains_key(autoscaler) && !self.in_flight.contains(autoscaler) {
+        if self.pending.contains_key(autoscaler) && !self.in_flight.contains_key(autoscaler) {
             self.order.push_back(autoscaler.clone());
         }
     }
@@ -284,7 +287,7 @@ mod tests {
     }
 
     fn empty() -> Arc<str> {
-        text(&AutoscalerStatus::default())
+        AutoscalerStatus::default().to_json()
     }
 
     #[tokio::test]
@@ -329,11 +332,27 @@ mod tests {
             let web = fake::autoscaler("web");
             writer.put(&token, &web, "u", empty());
             writer.write(writer.take().expect("it waits")).await;
-            assert_eq!(!writer.has(&web), is_dropped);
+            assert_eq!(!writer.has(&web, token.term()), is_dropped);
             // What rests on a status must not be done without it.
             let recorded = writer.record(&token, &web, "u", &AutoscalerStatus::default()).await;
             assert_eq!(recorded.unwrap_err() == "the object is gone", is_dropped);
         }
+    }
+
+    /// It is not written in a later one: what is shown then is put again.
+    #[tokio::test]
+    async fn a_status_is_pending_in_its_lease_term_alone() {
+        let (client, _) = fake::api(|request| (200, request.object()));
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
+        let web = fake::autoscaler("web");
+        let pends = || [0, 1].map(|more| writer.has(&web, token.term() + more));
+        assert_eq!(pends(), [false, false]);
+        writer.put(&token, &web, "u", empty());
+        assert_eq!(pends(), [true, false]);
+        let taken = writer.take().expect("it waits");
+        assert_eq!(pends(), [true, false], "it is in flight");
+        writer.write(taken).await;
+        assert_eq!(pends(), [false, false]);
     }
 
     #[tokio::test]
@@ -357,7 +376,7 @@ mod tests {
         let web = fake::autoscaler("web");
         let put = |desired: i32| {
             let status = AutoscalerStatus { desired_replicas: Some(desired), ..Default::default() };
-            writer.put(&token, &web, "u", text(&status));
+            writer.put(&token, &web, "u", status.to_json());
         };
         put(1);
         writer.record(&token, &web, "u", &AutoscalerStatus::default()).await.unwrap();
@@ -393,7 +412,7 @@ mod tests {
         away.store(false, std::sync::atomic::Ordering::Relaxed);
         tokio::time::sleep(MAX_BACKOFF + Duration::from_secs(10)).await;
         assert_eq!(log.of("PATCH").len() - tried, 1_000);
-        assert!(!writer.has(&fake::autoscaler("web-7")));
+        assert!(!writer.has(&fake::autoscaler("web-7"), token.term()));
         lines.assert_plain();
         run.abort();
     }

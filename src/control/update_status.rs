@@ -3,8 +3,8 @@
 
 use super::context::ControllerContext;
 use super::state::AutoscalerState;
-use super::status::{LastWrite, conditions, digest, digest_of_hpa, set_ready, text};
-use crate::crd::{AutoscalerStatus, StatusDigest};
+use super::status::{LastWrite, conditions, digest, set_ready};
+use crate::crd::{AutoscalerStatus, StatusDigest, digest_of_hpa};
 use crate::leader::FencingToken;
 use crate::watch::{AutoscalerKind, AutoscalerRef};
 
@@ -21,17 +21,13 @@ pub fn update_status(
         set_ready(&mut state.status, ctx.clock.wall_ms());
         status.conditions = Some(conditions(&state.status, status.observed_generation));
     }
-    let text = text(&status);
-    ctx.live.set(autoscaler, text.clone());
+    let text = ctx.live.set(autoscaler, &status);
     let Some(token) = token else { return };
     let (interval, shown) = (ctx.settings.status_interval, digest(autoscaler.kind, &status));
-    let is_pending = ctx.statuses.has(autoscaler);
+    let is_pending = ctx.statuses.has(autoscaler, token.term());
     if std::mem::take(&mut state.is_unsaid_in_term) && !is_pending {
-        let found = of_object(ctx, autoscaler).map(|found| LastWrite::now(found, token.term()));
-        if let Some(found) = found.filter(|found| !found.is_outdated_by(&shown, interval)) {
-            state.written = Some(found);
-            return;
-        }
+        // Whatever this replica wrote in an earlier term.
+        state.written = of_object(ctx, autoscaler).map(|now| LastWrite::now(now, token.term()));
     }
     let is_outdated = match &mut state.written {
         Some(written) => {

@@ -7,6 +7,7 @@ mod mode;
 mod schema;
 mod short_metrics;
 mod status;
+mod status_digest;
 mod validation;
 
 pub use autoscaler::{
@@ -20,7 +21,8 @@ pub use schema::{
     custom_resource_definition, custom_resource_definitions_yaml, metric_rule_definition,
 };
 pub use short_metrics::{CustomMetric, ResourceMetric};
-pub use status::{AutoscalerStatus, ScheduleStatus, ScheduleWindow, StatusDigest};
+pub use status::{AutoscalerStatus, ScheduleStatus, ScheduleWindow};
+pub use status_digest::{StatusDigest, StatusNumbers, digest_of_hpa};
 
 #[cfg(test)]
 mod tests;

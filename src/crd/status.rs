@@ -1,12 +1,10 @@
 //! The status of an `Autoscaler`.
 
-use crate::k8s::Quantity;
 use k8s_openapi::api::autoscaling::v2::MetricStatus;
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 /// status is the observed state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -43,65 +41,11 @@ pub struct AutoscalerStatus {
     pub conditions: Option<Vec<Condition>>,
 }
 
-/// What the status of an object says, as far as another must differ from it to be worth a write.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct StatusDigest {
-    /// A hash of all but the values of metrics, which only this process understands.
-    pub decision: u64,
-    /// The values of metrics.
-    pub values: Box<[f64]>,
-}
-
 impl AutoscalerStatus {
-    /// The digest of the status.
-    pub fn digest(&self) -> StatusDigest {
-        let Self {
-            reference,
-            targets: _,
-            schedule,
-            observed_generation,
-            last_scale_time,
-            current_replicas,
-            desired_replicas,
-            current_metrics,
-            conditions,
-        } = self;
-        let mut hasher = DefaultHasher::new();
-        let last_scale = last_scale_time.as_ref().map(|time| time.0);
-        (reference, observed_generation, last_scale).hash(&mut hasher);
-        (current_replicas, desired_replicas).hash(&mut hasher);
-        schedule.as_ref().map(|schedule| format!("{schedule:?}")).hash(&mut hasher);
-        for condition in conditions.iter().flatten() {
-            let Condition {
-                last_transition_time,
-                message,
-                observed_generation,
-                reason,
-                status,
-                type_,
-            } = condition;
-            (type_, status, reason, message).hash(&mut hasher);
-            (observed_generation, last_transition_time.0).hash(&mut hasher);
-        }
-        let metrics = current_metrics.iter().flatten();
-        StatusDigest {
-            decision: hasher.finish(),
-            values: metrics.filter_map(metric_value).collect(),
-        }
+    /// The status as JSON.
+    pub fn to_json(&self) -> Arc<str> {
+        serde_json::to_string(self).expect("a status has only names as keys").into()
     }
-}
-
-/// The value of a metric, if it has one.
-fn metric_value(metric: &MetricStatus) -> Option<f64> {
-    let quantity = |quantity: &ApiQuantity| Some(quantity.0.parse::<Quantity>().ok()?.as_f64());
-    let pods = metric.pods.as_ref().map(|metric| &metric.current);
-    let value = pods
-        .or(metric.resource.as_ref().map(|metric| &metric.current))
-        .or(metric.container_resource.as_ref().map(|metric| &metric.current))
-        .or(metric.object.as_ref().map(|metric| &metric.current))
-        .or(metric.external.as_ref().map(|metric| &metric.current))?;
-    let average = || value.average_value.as_ref().and_then(quantity);
-    value.value.as_ref().and_then(quantity).or_else(average)
 }
 
 /// What the schedules say.

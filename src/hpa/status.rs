@@ -107,7 +107,8 @@ impl ConditionKind {
         }
     }
 
-    fn from_api(name: &str) -> Option<Self> {
+    /// The type of this name.
+    pub fn from_api(name: &str) -> Option<Self> {
         [
             Self::AbleToScale,
             Self::ScalingActive,
@@ -206,6 +207,12 @@ impl Status {
         for since in self.failing.iter_mut().flatten() {
             *since += ms;
         }
+    }
+
+    /// Takes over since when metrics have failed, which no API object says.
+    pub fn note_failing(&mut self, other: &Self) {
+        self.failing.clone_from(&other.failing);
+        self.metrics.clone_from(&other.metrics);
     }
 
     /// Removes a condition.

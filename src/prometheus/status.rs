@@ -3,6 +3,7 @@
 use super::client::{Client, Request};
 use super::decode;
 use super::error::Error;
+use crate::blocking;
 use std::collections::BTreeMap;
 
 /// The configuration of a server as YAML; none if it does not show one, as Thanos and Mimir.
@@ -34,7 +35,7 @@ async fn status(
     path: &'static str,
 ) -> Result<Option<BTreeMap<String, String>>, Error> {
     match server.body(Request { path, form: &[], flows: &[], get: true }).await {
-        Ok(body) => decode::status(&body).map(Some),
+        Ok(body) => blocking::run(|| decode::status(&body)).map(Some),
         Err(Error::Unavailable { status: 404, .. } | Error::Refused(_)) => Ok(None),
         Err(error) => Err(error),
     }

@@ -8,6 +8,7 @@ use bed::process::Process;
 use bed::proxy::Proxy;
 use bed::workload::Namespace;
 use bed::{Options, eventually, plimsoll};
+use serde_json::Value;
 use std::time::{Duration, Instant};
 
 /// A replica, and its proxies.
@@ -197,6 +198,15 @@ fn a_window_of_a_schedule_goes_on_when_the_leader_is_killed() {
             if is_active { Ok(()) } else { Err(status.to_string()) }
         })
         .await;
+        let version = async || -> Result<Value, String> {
+            Ok(ns.get("autoscaler", "web").await?["metadata"]["resourceVersion"].clone())
+        };
+        let written = eventually("the status is as it will be", SOON, async || {
+            let written = version().await?;
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            if version().await? == written { Ok(written) } else { Err("it changes".to_owned()) }
+        })
+        .await;
         a.process.signal("KILL");
         leads(cluster, "b", TAKEN_OVER).await;
         let led = Instant::now();
@@ -205,6 +215,7 @@ fn a_window_of_a_schedule_goes_on_when_the_leader_is_killed() {
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         assert_eq!(told_of_schedules(cluster).await.expect("events"), before);
+        assert_eq!(version().await.expect("a version"), written, "it had that status already");
     });
 }
 

@@ -3,9 +3,9 @@
 use crate::{FOLLOWS, SOON, on_shared_bed};
 use serde_json::{Value, json};
 
-/// A query that finds nothing, and one that fails as it gives several series.
+/// A query that finds nothing, and one that fails as it gives two series, whatever was scraped so far.
 const EMPTY: &str = "sum(no_such_series)";
-const FAILS: &str = "queue_depth";
+const FAILS: &str = r#"label_replace(vector(1), "n", "1", "", "") or vector(2)"#;
 
 /// A metric of the workload with a query and what is said of it.
 fn metric(query: &str, says: &str) -> String {

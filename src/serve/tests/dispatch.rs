@@ -3,6 +3,7 @@
 use super::super::error::ApiError;
 use super::super::handle::handle;
 use super::*;
+use crate::crd::AutoscalerStatus;
 use crate::promql::name::generated_name;
 use crate::samples::Store;
 use crate::supervise::Spawner;
@@ -122,7 +123,8 @@ async fn a_live_status_is_that_of_the_autoscaler() {
     let error = ask(&server, ("GET", path, "*/*")).await.unwrap_err();
     assert_eq!(error.code, StatusCode::NOT_FOUND);
     let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
-    server.live.set(&AutoscalerRef::autoscaler(key), r#"{"desiredReplicas":7}"#.into());
+    let status = AutoscalerStatus { desired_replicas: Some(7), ..Default::default() };
+    server.live.set(&AutoscalerRef::autoscaler(key), &status);
     let status = text(ask(&server, ("GET", path, "*/*")).await.unwrap()).await;
     assert!(status.contains("\"desiredReplicas\":7"), "{status}");
     assert!(ask(&server, ("GET", "/live/autoscalers/shop/api", "*/*")).await.is_err());

@@ -93,20 +93,26 @@ async fn a_total_below_zero_asks_for_no_replica() {
     }
 }
 
-/// The evaluations of a replica that does not lead, each in a turn and at so many replicas: whether each reads the metric.
+/// Whether an evaluation of a replica that does not lead reads the metric of `shop/web`, in a turn and at so many replicas.
+async fn follow(
+    (control, log): (&ControlLoop, &Log),
+    (turn, replicas): (i64, i32),
+    state: &mut AutoscalerState,
+) -> bool {
+    show_replicas(control, replicas);
+    state.turn = Some(turn);
+    let before = log.of("GET").iter().filter(is_query).count();
+    let ended = reconcile(&control.ctx, None, &fake::autoscaler("web"), state).await;
+    assert_eq!(ended, Some(SyncResult::Followed));
+    log.of("GET").iter().filter(is_query).count() > before
+}
+
 #[tokio::test]
 async fn a_replica_that_does_not_lead_reads_metrics_once_in_a_turn_while_all_is_at_rest() {
     let (control, log) = World::new(3, Some(3), |_, _| None).run();
     let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
     let mut state = AutoscalerState::default();
-    let follow = async |turn: i64, replicas: i32, state: &mut AutoscalerState| {
-        show_replicas(&control, replicas);
-        state.turn = Some(turn);
-        let before = log.of("GET").iter().filter(is_query).count();
-        let ended = reconcile(&control.ctx, None, &autoscaler, state).await;
-        assert_eq!(ended, Some(SyncResult::Followed));
-        log.of("GET").iter().filter(is_query).count() > before
-    };
+    let of = (&control, &log);
     for (turn, replicas, reads) in [
         (0, 3, true),
         (0, 3, false),
@@ -117,7 +123,8 @@ async fn a_replica_that_does_not_lead_reads_metrics_once_in_a_turn_while_all_is_
         (1, 4, true),
         (1, 3, true),
     ] {
-        assert_eq!(follow(turn, replicas, &mut state).await, reads, "{turn} {replicas}");
+        let read = follow(of, (turn, replicas), &mut state).await;
+        assert_eq!(read, reads, "{turn} {replicas}");
     }
     // A leader always does.
     let token = control.ctx.fencing_token();
@@ -125,4 +132,49 @@ async fn a_replica_that_does_not_lead_reads_metrics_once_in_a_turn_while_all_is_
     let before = log.of("GET").iter().filter(is_query).count();
     assert_eq!(reconcile(&control.ctx, token.as_ref(), &autoscaler, &mut state).await, Some(Held));
     assert!(log.of("GET").iter().filter(is_query).count() > before);
+}
+
+/// Or a fallback would come later after a takeover, by as much as a turn.
+#[tokio::test]
+async fn what_the_leader_could_not_read_is_read_in_each_period() {
+    let (control, log) = World::new(3, Some(3), |_, _| None).run();
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+    let mut state = AutoscalerState::default();
+    let shows = |status: &str, reason: &str| {
+        let record = control.ctx.cluster.read(|index| index.autoscaler(&autoscaler.key)).unwrap();
+        let object = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "web",
+            "generation": 1}, "status": {"desiredReplicas": 3, "conditions": [
+            {"type": "ScalingActive", "status": status, "reason": reason, "message": "",
+                "lastTransitionTime": "2026-11-26T12:00:00Z"}]}});
+        let read = read_autoscaler(serde_json::from_value(object).unwrap(), Some(&record));
+        control.ctx.cluster.write(|index| index.put_autoscaler(autoscaler.key.clone(), read));
+    };
+    for (status, reason, reads) in [
+        ("True", "ValidMetricFound", true),
+        ("True", "ValidMetricFound", false),
+        ("False", "FailedGetExternalMetric", true),
+        ("False", "FailedGetExternalMetric", true),
+        ("True", "ValidMetricFound", false),
+    ] {
+        shows(status, reason);
+        assert_eq!(follow((&control, &log), (0, 3), &mut state).await, reads, "{status}");
+    }
+}
+
+/// A fallback of a metric counts from there.
+#[tokio::test]
+async fn a_new_leader_knows_since_when_a_metric_has_failed() {
+    let (control, log) = World::new(3, None, |_, _| None).run();
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+    let mut state = AutoscalerState::default();
+    let mut since = Vec::new();
+    for _ in 0..3 {
+        assert!(follow((&control, &log), (0, 3), &mut state).await, "it fails");
+        since.push(state.status.failing.clone());
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
+    since.push(state.status.failing.clone());
+    assert!(since[0].len() == 1 && since[0][0].is_some(), "{since:?}");
+    assert!(since.iter().all(|one| *one == since[0]), "{since:?}");
 }

@@ -55,6 +55,28 @@ async fn evaluations_in_flight_are_repeated_when_the_freeze_changes() {
     }
 }
 
+/// In the same turn, in which it would only look otherwise.
+#[tokio::test]
+async fn what_was_edited_during_its_evaluation_is_read_by_a_replica_that_does_not_lead() {
+    for (is_edited, is_due) in [(false, false), (true, false), (true, true)] {
+        let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+        let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+        show_replicas(&control, 3);
+        control.schedule.set(autoscaler.clone(), Instant::now());
+        control.start_due();
+        if is_edited {
+            control.changed(autoscaler.clone());
+        }
+        if is_due {
+            control.start_due();
+        }
+        let mut done = control.evaluations.join_next().await.unwrap().unwrap();
+        done.state.as_mut().expect("no panic").followed = Some((1, 3));
+        control.evaluated(done);
+        assert_eq!(control.states[&autoscaler].followed.is_none(), is_edited, "{is_due}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn shutdown_does_not_wait_for_evaluations_that_only_read() {
     let hangs = |_: &mut World, request: &Request| is_query(&request).then_some((0, Value::Null));

@@ -145,15 +145,26 @@ async fn a_new_leader_writes_no_status_that_the_object_has_already() {
         let mut state = AutoscalerState::default();
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
         assert!(state.written.is_some());
-        control.ctx.statuses.has(&autoscaler)
+        let term = control.ctx.fencing_token().expect("it leads").term();
+        control.ctx.statuses.has(&autoscaler, term)
     };
     assert!(writes(&Value::Null).await);
     let status = json!(shown(&control, &autoscaler));
     assert!(!writes(&status).await);
     let mut moved = status.clone();
     moved["currentMetrics"][0]["external"]["current"]["averageValue"] = "900m".into();
+    moved["targets"] = "900m/1 (avg)".into();
     assert!(!writes(&moved).await, "a metric that moved a little");
-    let mut other = status.clone();
-    other["conditions"][0]["message"] = "other".into();
-    assert!(writes(&other).await);
+    // By an editor, or another version.
+    for (path, value) in [
+        ("/conditions/0/message", json!("other")),
+        ("/targets", json!("900m/1 (avg)")),
+        ("/targets", json!("1/1")),
+        ("/currentMetrics", Value::Null),
+        ("/currentMetrics/0/external/metric/name", json!("other")),
+    ] {
+        let mut other = status.clone();
+        *other.pointer_mut(path).unwrap() = value;
+        assert!(writes(&other).await, "{path}");
+    }
 }

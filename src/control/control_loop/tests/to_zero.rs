@@ -245,7 +245,9 @@ async fn a_new_leader_reads_the_status_of_a_workload_at_zero() {
             lines.assert_plain();
             let written = |line: &str| log.of(line).len();
             assert_eq!((written("PATCH"), written("PUT")), (0, 0));
-            assert!(!control.ctx.statuses.has(&autoscaler), "nothing is written over what it says");
+            let term = control.ctx.fencing_token().unwrap().term();
+            let writes = control.ctx.statuses.has(&autoscaler, term);
+            assert!(!writes, "nothing is written over what it says");
         }
     }
 }
