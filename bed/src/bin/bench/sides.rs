@@ -57,6 +57,8 @@ pub struct Running {
     pub metrics_port: u16,
     /// The counter of its decisions.
     pub decisions: &'static str,
+    /// The buckets of the delays between the time that an evaluation is due and its start, and a label of them.
+    pub lag: (&'static str, &'static str),
 }
 
 /// Starts a side, and waits until it serves metrics.
@@ -98,6 +100,7 @@ pub fn with_manager(
         processes,
         metrics_port: port,
         decisions: "horizontal_pod_autoscaler_controller_reconciliations_total",
+        lag: ("workqueue_queue_duration_seconds_bucket", "name=\"horizontalpodautoscaler\""),
     }
 }
 
@@ -180,6 +183,7 @@ pub fn of_plimsoll(world: &World, process: Process) -> Running {
         processes: vec![("plimsoll", process)],
         metrics_port: world.adapter_port,
         decisions: "plimsoll_decisions_total",
+        lag: ("plimsoll_decision_lag_seconds_bucket", ""),
     }
 }
 

@@ -4,6 +4,7 @@ use super::keda;
 use super::mix::App;
 use super::objects::{autoscaler, hpa, scaled_object};
 use super::rules;
+use crate::decided;
 use crate::sides::{
     Peers, Running, of_plimsoll, register, start_adapter_with, start_plimsoll_with, with_manager,
 };
@@ -22,7 +23,6 @@ pub enum Side {
     Autoscalers,
 }
 
-const HPAS: &str = "/apis/autoscaling/v2/horizontalpodautoscalers";
 const EXTERNAL: &str = "v1beta1.external.metrics.k8s.io";
 /// The APIs that prometheus-adapter serves.
 const ADAPTERS: [&str; 4] = [
@@ -37,6 +37,10 @@ impl Side {
     pub const ALL: [Self; 4] = [Self::Plimsoll, Self::Peers, Self::Keda, Self::Autoscalers];
     pub const COMPARED: usize = 3;
 
+    pub fn is_compared(self) -> bool {
+        Self::ALL[..Self::COMPARED].contains(&self)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Plimsoll => "Plimsoll",
@@ -49,8 +53,8 @@ impl Side {
     /// The path of the objects that say what was decided.
     pub fn path(self) -> &'static str {
         match self {
-            Self::Autoscalers => "/apis/plimsoll.dev/v1alpha1/autoscalers",
-            _ => HPAS,
+            Self::Autoscalers => decided::AUTOSCALERS,
+            _ => decided::HPAS,
         }
     }
 
