@@ -26,7 +26,6 @@ mod report;
 mod round;
 mod sides;
 mod smoke;
-mod static_answer;
 mod world;
 
 use block::block;
@@ -86,12 +85,6 @@ fn run_command(arguments: &[String]) -> ExitCode {
         }
         ["--api"] => {
             runtime().block_on(api::run());
-            return ExitCode::SUCCESS;
-        }
-        // The process that `--api` starts.
-        ["--static-answer", port, file] => {
-            let port = port.parse().expect("a port");
-            runtime().block_on(static_answer::run(port, file.as_ref()));
             return ExitCode::SUCCESS;
         }
         ["--mixed"] => return run_mixed(1_000, vec![1, mixed::drawn_seed()]),

@@ -379,14 +379,14 @@ pub async fn serve_selectors(world: &World, side: Side, each: Duration) -> (Vec<
     (send_selectors(world, each).await, answer.to_vec())
 }
 
-/// Sends the same requests to a server that answers each of them with these bytes.
+/// Sends the same requests to the program `static-answer`, which answers each of them with these bytes.
 pub async fn serve_static(world: &World, answer: &[u8], each: Duration) -> Vec<Load> {
     show_progress("sending requests to a static answer");
     let file = world.cluster.folder.join("static-answer");
     std::fs::write(&file, answer).expect("a file");
     let program = std::env::current_exe().expect("the path of this program");
-    let file = file.display().to_string();
-    let arguments = ["--static-answer".to_owned(), world.adapter_port.to_string(), file];
+    let program = program.with_file_name("static-answer");
+    let arguments = [world.adapter_port.to_string(), file.display().to_string()];
     let process = world.cluster.run("static-answer", &program, &arguments);
     let url = format!("https://127.0.0.1:{}/", world.adapter_port);
     eventually("the static answer is served", Duration::from_secs(30), async || {
