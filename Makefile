@@ -130,7 +130,7 @@ bench-mixed: all-parts ## A fleet with 200 metrics: Plimsoll, prometheus-adapter
 	@target/release/bench --mixed $(SEED)
 
 bench-api: all-parts static ## The speed of the API: Plimsoll as it is released, prometheus-adapter tuned, and a static answer of the same bytes, five times in turn; PROFILE=release is built sooner
-	@RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" $(CARGO) build --locked --profile $(PROFILE) --package plimsoll-bed --bin bench --target $(HOST)
+	@RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" $(CARGO) build --locked --profile $(PROFILE) --package plimsoll-bed --bin bench --bin static-answer --target $(HOST)
 	@$(dir $(STATIC))bench --api
 
 bench-outage: parts ## Prometheus away for 10 minutes and kube-apiserver for 2, under 10,000 autoscalers; OUTAGE="1000 60 30"

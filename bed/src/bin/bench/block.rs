@@ -1,12 +1,14 @@
 //! One run of a side.
 
+use crate::decided;
 use crate::measure::{Block, Meter};
 use crate::round::{ROUND, show_progress};
-use crate::sides::{self, Side};
+use crate::sides::{self, Peers, Side};
 use crate::world::World;
 use std::time::Duration;
 
-/// Runs a side until it is warm, and then measures it round by round.
+/// Runs a side until it is warm, and then measures it round by round; before and after, each autoscaler must have a
+/// value of its metric.
 pub async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
     let name = side.map_or("nothing, for comparison", Side::name);
     show_progress(&format!("measuring {name}: {rounds} rounds of {} s", ROUND.as_secs()));
@@ -22,9 +24,22 @@ pub async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
         }
         Some(_) => ROUND.mul_f64(2.0),
     };
+    let path = match side {
+        Some(Side::Alone) => Some(decided::AUTOSCALERS),
+        Some(Side::Plimsoll | Side::Peers(Peers::Tuned)) => Some(decided::HPAS),
+        // By default the peers need minutes to decide for all.
+        Some(Side::Peers(Peers::Default)) | None => None,
+    };
+    let all_decided = async || {
+        if let Some(path) = path {
+            decided::wait(world, name, path, None).await;
+        }
+    };
+    all_decided().await;
     tokio::time::sleep(warm_up).await;
     let meter = Meter::new(world, running.as_ref());
     let block = meter.measure(rounds).await;
+    all_decided().await;
     drop(running);
     block
 }

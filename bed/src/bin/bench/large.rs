@@ -2,16 +2,17 @@
 //! replaced, and a failover. `make bench-large` runs it.
 
 use crate::block::block;
+use crate::first_decisions;
 use crate::load;
-use crate::measure::{Block, Meter, cpu_seconds, memory, peak_memory, sum};
+use crate::measure::{Asked, Block, Meter, cpu_seconds, memory, peak_memory, sum};
 use crate::report::{self, fine};
 use crate::round::{ROUND, show_progress};
 use crate::sides::{self, Running};
 use crate::world::{Size, World};
 use bed::free_port;
+use jiff::Timestamp;
 use serde_json::{Value, json};
-use std::collections::HashMap;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 /// The rounds of each measurement: one turn of a replica that does not lead.
 const ROUNDS: usize = 4;
@@ -23,6 +24,21 @@ const REPLACED: usize = 1_000;
 const AFTER_FAILOVER: Duration = Duration::from_secs(45);
 /// The bound of all waiting.
 const PATIENCE: Duration = Duration::from_secs(300);
+/// How often it is read what Prometheus was asked, to find the round in which it is asked most.
+const STEP: Duration = Duration::from_secs(3);
+
+/// What figures may be at most, with these flags.
+fn bounds(flags: &[String]) -> [(&'static str, f64); 6] {
+    let has_ledger = !flags.iter().any(|flag| flag == "--decision-ledger-bytes=0");
+    [
+        ("start_to_first_decision_of_each_seconds", 15.0),
+        ("start_to_all_statuses_seconds", 60.0),
+        ("peak_memory_mb", if has_ledger { 130.0 + 150.0 } else { 130.0 }),
+        ("two_replicas_requests", 1.3),
+        ("two_replicas_evaluation", 1.3),
+        ("two_replicas_prometheus_cpu", 1.3),
+    ]
+}
 
 /// Measures `autoscalers` with ten pods each, and prints the figures.
 pub async fn run(autoscalers: usize, flags: &[String]) {
@@ -32,12 +48,13 @@ pub async fn run(autoscalers: usize, flags: &[String]) {
     let raised = world.raise_minimum(WRITES).await;
     let idle = block(&world, None, 2).await;
     show_progress("starting Plimsoll");
-    let begun = (Instant::now(), SystemTime::now());
+    let begun = (Instant::now(), Timestamp::now());
     let mut running = sides::start_replica(&world, world.adapter_port, flags);
     let start = start(&world, &running, raised, begun).await;
     show_progress(&format!("measuring one replica: {ROUNDS} rounds of {} s", ROUND.as_secs()));
     tokio::time::sleep(ROUND).await;
-    let one = Meter::new(&world, Some(&running)).measure(ROUNDS).await;
+    let meter = Meter::new(&world, Some(&running));
+    let (one, most_of_one) = futures::join!(meter.measure(ROUNDS), largest_round(&world));
     let mut figures = report::alone(size, &idle, &one);
     let mut add = |more: Value| {
         let (Some(all), Value::Object(more)) = (figures.as_object_mut(), more) else { return };
@@ -56,14 +73,21 @@ pub async fn run(autoscalers: usize, flags: &[String]) {
     show_progress(&format!("measuring two replicas: {ROUNDS} rounds of {} s", ROUND.as_secs()));
     tokio::time::sleep(ROUND).await;
     running.processes.push(("second", second.processes.remove(0).1));
-    let two = Meter::new(&world, Some(&running)).measure(ROUNDS).await;
+    let meter = Meter::new(&world, Some(&running));
+    let (two, most_of_two) = futures::join!(meter.measure(ROUNDS), largest_round(&world));
     add(of_two(&one, &two, &idle));
+    add(json!({
+        "two_replicas_requests_largest_round": fine(most_of_two.requests / most_of_one.requests),
+        "two_replicas_evaluation_largest_round": fine(most_of_two.seconds / most_of_one.seconds),
+    }));
 
     let leader = running.processes.remove(0);
+    // Of all of its life.
+    add(json!({"peak_memory_mb": fine(peak_memory(leader.1.program_id()))}));
     leader.1.signal("KILL");
     add(fail_over(&world, port).await);
     println!();
-    report::print_alone(&figures);
+    report::print_alone(&figures, &bounds(flags));
 }
 
 /// Plimsoll's own metrics, of the replica at a port; none if it does not respond.
@@ -90,7 +114,7 @@ async fn start(
     world: &World,
     running: &Running,
     raised: usize,
-    (begun, begun_at): (Instant, SystemTime),
+    (begun, begun_at): (Instant, Timestamp),
 ) -> Value {
     let (all, port) = (world.size.autoscalers as f64, running.metrics_port);
     let decided = |text: &str| sum(text, "plimsoll_decisions_total", "");
@@ -99,7 +123,7 @@ async fn start(
         sum(text, "plimsoll_decisions_total", "outcome=\"rescaled\"") >= raised as f64
     })
     .await;
-    // Those that were evaluated again meanwhile count twice: the ledger tells when each was for the first time.
+    // Those that were evaluated again meanwhile count twice.
     wait_until(world, port, "all are decided", |text| decided(text) >= 1.2 * all).await;
     let written = wait_until(world, port, "all statuses are written", |text| {
         statuses(text) >= all && sum(text, "plimsoll_status_writes_waiting", "") == 0.0
@@ -107,10 +131,11 @@ async fn start(
     .await;
     let peak = peak_memory(running.processes[0].1.program_id());
     let seconds = |at: Instant| fine((at - begun).as_secs_f64());
-    let each = first_decisions(world, port, begun_at).await;
+    let each = first_decisions::last(world, port, begun_at).await;
+    let each = each.map_err(|why| show_progress(&format!("the first decision of each: {why}")));
     json!({
         "start_to_a_decision_seconds": seconds(first),
-        "start_to_first_decision_of_each_seconds": each.map(fine),
+        "start_to_first_decision_of_each_seconds": each.ok().map(fine),
         "start_to_scales_written_seconds": seconds(scaled),
         "start_to_all_statuses_seconds": seconds(written),
         "start_peak_memory_mb": fine(peak),
@@ -122,34 +147,6 @@ fn statuses(text: &str) -> f64 {
     sum(text, "plimsoll_kube_requests_total", "resource=\"autoscalers/status\"")
 }
 
-/// When the last autoscaler was decided on for the first time, in seconds after the start, by the ledger; none if there
-/// is no ledger.
-async fn first_decisions(world: &World, port: u16, begun: SystemTime) -> Option<f64> {
-    let path = "/apis/decisions.plimsoll.dev/v1alpha1/decisions?limit=1000";
-    let (client, mut first) = (load::client(world), HashMap::new());
-    let mut token = String::new();
-    loop {
-        let url = format!("https://127.0.0.1:{port}{path}&continue={token}");
-        let response = client.get(url).send().await.ok()?.error_for_status().ok()?;
-        let list: Value = response.text().await.ok()?.parse().ok()?;
-        for decision in list["items"].as_array()? {
-            let metadata = &decision["metadata"];
-            let name = (metadata["namespace"].clone(), metadata["labels"].clone());
-            let time: jiff::Timestamp = decision["firstTime"].as_str()?.parse().ok()?;
-            let known = first.entry(format!("{name:?}")).or_insert(time);
-            *known = time.min(*known);
-        }
-        match list["metadata"]["continue"].as_str().filter(|token| !token.is_empty()) {
-            Some(next) => token = next.replace('/', "%2F"),
-            None => break,
-        }
-    }
-    let begun = jiff::Timestamp::try_from(begun).ok()?;
-    let is_complete = first.len() == world.size.autoscalers;
-    let last = first.into_values().max().filter(|_| is_complete)?;
-    Some((last - begun).total(jiff::Unit::Second).expect("a time"))
-}
-
 /// What it costs that pods are replaced, beyond a round in which none is.
 async fn replace_pods(world: &World, running: &Running, usual: &Block) -> Value {
     show_progress(&format!("replacing {REPLACED} pods"));
@@ -158,7 +155,7 @@ async fn replace_pods(world: &World, running: &Running, usual: &Block) -> Value 
     let read = async || {
         let text = metrics(&client, running.metrics_port).await.expect("metrics");
         let of = |name: &str| sum(&text, name, "");
-        [cpu_seconds(process), of("plimsoll_kube_requests_total"), of(QUERIES)]
+        [cpu_seconds(process), of("plimsoll_kube_requests_total"), of(REQUESTS)]
     };
     let (before, begun) = (read().await, Instant::now());
     world.replace_pods(REPLACED).await;
@@ -169,18 +166,34 @@ async fn replace_pods(world: &World, running: &Running, usual: &Block) -> Value 
         let cpu = usual.rounds.iter().filter_map(|round| round.cpu.get(process));
         cpu.sum::<f64>() / usual.rounds.len() as f64
     };
-    let [cpu, requests, queries] = [0, 1, 2].map(|index| after[index] - before[index]);
+    let [cpu, kube, requests] = [0, 1, 2].map(|index| after[index] - before[index]);
     json!({
         "pods_replaced": REPLACED,
         "pods_replaced_within_seconds": fine(took),
         "pods_replaced_cpu_seconds_beyond_a_round": fine(cpu - of_round("plimsoll")),
-        "pods_replaced_kube_requests": requests,
-        "pods_replaced_queries_of_the_round": queries,
+        "pods_replaced_kube_requests": kube,
+        "pods_replaced_requests_of_the_round": requests,
     })
 }
 
 /// Plimsoll's counter of its requests to Prometheus.
-const QUERIES: &str = "plimsoll_prometheus_requests_total";
+const REQUESTS: &str = "plimsoll_prometheus_requests_total";
+
+/// What Prometheus is asked within the round in which it is asked most: a replica that does not lead asks in one of
+/// some rounds for all of them.
+async fn largest_round(world: &World) -> Asked {
+    let (begun, mut read) = (tokio::time::Instant::now(), vec![Asked::read(world).await]);
+    let a_round = (ROUND.as_secs() / STEP.as_secs()) as usize;
+    for step in 1..=ROUNDS * a_round {
+        tokio::time::sleep_until(begun + STEP * step as u32).await;
+        read.push(Asked::read(world).await);
+    }
+    let rounds = read.iter().zip(&read[a_round..]).map(|(from, to)| to.since(*from));
+    rounds.fold(Asked::default(), |most, round| Asked {
+        requests: most.requests.max(round.requests),
+        seconds: most.seconds.max(round.seconds),
+    })
+}
 
 /// What two replicas cost Prometheus, as a multiple of one.
 fn of_two(one: &Block, two: &Block, idle: &Block) -> Value {
@@ -194,8 +207,8 @@ fn of_two(one: &Block, two: &Block, idle: &Block) -> Value {
         }
     };
     json!({
-        "two_replicas_queries": ratio(&|block| block.queries),
-        "two_replicas_evaluation": ratio(&|block| block.query_seconds),
+        "two_replicas_requests": ratio(&|block| block.asked.requests),
+        "two_replicas_evaluation": ratio(&|block| block.asked.seconds),
         "two_replicas_prometheus_cpu": ratio(&cpu("prometheus")),
         "second_replica_cpu_share": fine(cpu("second")(two) / two.seconds()),
         "second_replica_peak_memory_mb": two.memory.get("second").copied().map(fine),

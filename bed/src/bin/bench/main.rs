@@ -10,7 +10,9 @@ mod api;
 mod backtest;
 mod block;
 mod bounds;
+mod decided;
 mod fairness;
+mod first_decisions;
 mod growth;
 mod kernels;
 mod large;
@@ -24,12 +26,11 @@ mod report;
 mod round;
 mod sides;
 mod smoke;
-mod static_answer;
 mod world;
 
 use block::block;
 use report::Report;
-use round::show_progress;
+use round::{passed, show_progress};
 use sides::{Peers, Side};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -51,6 +52,13 @@ struct Plan {
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     println!("machine: {}", machine::machine());
+    passed();
+    let code = run_command(&arguments);
+    eprintln!("  {} done", passed());
+    code
+}
+
+fn run_command(arguments: &[String]) -> ExitCode {
     let peers = Size { autoscalers: 1_000, pods: 10 };
     let plan = match arguments.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
         [] => {
@@ -79,14 +87,8 @@ fn main() -> ExitCode {
             runtime().block_on(api::run());
             return ExitCode::SUCCESS;
         }
-        // The process that `--api` starts.
-        ["--static-answer", port, file] => {
-            let port = port.parse().expect("a port");
-            runtime().block_on(static_answer::run(port, file.as_ref()));
-            return ExitCode::SUCCESS;
-        }
-        ["--mixed"] => return run_mixed(1_000, 3, vec![1, mixed::drawn_seed()]),
-        ["--mixed", seed] => return run_mixed(1_000, 3, vec![1, number(seed)]),
+        ["--mixed"] => return run_mixed(1_000, vec![1, mixed::drawn_seed()]),
+        ["--mixed", seed] => return run_mixed(1_000, vec![1, number(seed)]),
         // To test it.
         ["--mixed-short", rest @ ..] => {
             let (autoscalers, seeds) = match rest {
@@ -96,7 +98,7 @@ fn main() -> ExitCode {
                     (number(autoscalers) as usize, [1].into_iter().chain(seeds).collect())
                 }
             };
-            return run_mixed(autoscalers, 2, seeds);
+            return run_mixed(autoscalers, seeds);
         }
         ["--growth", rest @ ..] => {
             runtime().block_on(growth::run(rest.first().copied()));
@@ -143,9 +145,9 @@ fn number(text: &str) -> u64 {
     text.parse().expect("a number")
 }
 
-fn run_mixed(autoscalers: usize, rounds: usize, seeds: Vec<u64>) -> ExitCode {
+fn run_mixed(autoscalers: usize, seeds: Vec<u64>) -> ExitCode {
     let size = Size { autoscalers, pods: 10 };
-    runtime().block_on(mixed::run(mixed::Plan { size, seeds, rounds }))
+    runtime().block_on(mixed::run(mixed::Plan { size, seeds }))
 }
 
 fn runtime() -> tokio::runtime::Runtime {
@@ -160,18 +162,19 @@ async fn run(plan: Plan) {
         for turn in 1..=plan.turns {
             show_progress(&format!("turn {turn} of {}", plan.turns));
             report.idle.push(block(&world, None, plan.rounds).await);
-            for (side, blocks) in [
-                (Side::Plimsoll, &mut report.plimsoll),
-                (Side::Peers(Peers::Tuned), &mut report.tuned),
-                (Side::Peers(Peers::Default), &mut report.defaults),
-            ] {
-                blocks.push(block(&world, Some(side), plan.rounds).await);
+            let mut sides = [
+                (Side::Plimsoll, &mut report.plimsoll, &mut report.plimsoll_api),
+                (Side::Peers(Peers::Tuned), &mut report.tuned, &mut report.tuned_api),
+                (Side::Peers(Peers::Default), &mut report.defaults, &mut report.defaults_api),
+            ];
+            // What a side leaves behind is not always that of the same one.
+            if turn % 2 == 0 {
+                sides.reverse();
             }
-            for (side, loads) in [
-                (Side::Plimsoll, &mut report.plimsoll_api),
-                (Side::Peers(Peers::Tuned), &mut report.tuned_api),
-                (Side::Peers(Peers::Default), &mut report.defaults_api),
-            ] {
+            for (side, blocks, _) in &mut sides {
+                blocks.push(block(&world, Some(*side), plan.rounds).await);
+            }
+            for (side, _, loads) in sides {
                 loads.push(sides::serve(&world, side, plan.requests).await);
             }
         }
@@ -181,6 +184,6 @@ async fn run(plan: Plan) {
         world.make_autoscalers().await;
         let idle = block(&world, None, 2).await;
         let plimsoll = block(&world, Some(Side::Alone), plan.rounds).await;
-        report::print_alone(&report::alone(plan.size, &idle, &plimsoll));
+        report::print_alone(&report::alone(plan.size, &idle, &plimsoll), &[]);
     }
 }

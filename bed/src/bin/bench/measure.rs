@@ -13,16 +13,44 @@ use std::time::{Duration, Instant};
 pub struct Block {
     /// Round by round.
     pub rounds: Vec<Round>,
-    /// Queries that Prometheus served.
-    pub queries: f64,
+    /// What Prometheus was asked.
+    pub asked: Asked,
     /// Requests that kube-apiserver served.
     pub api_requests: f64,
     /// The peak memory of each process of the side, in MB.
     pub memory: BTreeMap<&'static str, f64>,
-    /// The p99 of the delay of decisions, if the side exposes it.
+    /// The p99 of the delay between the time that an evaluation is due and its start.
     pub lag_p99: Option<f64>,
-    /// Seconds that Prometheus spent on evaluating queries.
-    pub query_seconds: f64,
+}
+
+/// What Prometheus was asked.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Asked {
+    /// HTTP requests to its API: queries, of which one request of Plimsoll can have several, and listings of series.
+    pub requests: f64,
+    /// Seconds of evaluating queries.
+    pub seconds: f64,
+}
+
+impl Asked {
+    /// Since it was started.
+    pub async fn read(world: &World) -> Self {
+        let url = format!("http://127.0.0.1:{}/metrics", world.cluster.prometheus_port);
+        let text = reqwest::get(url).await.expect("metrics").text().await.expect("metrics");
+        Self {
+            requests: sum(&text, "prometheus_http_requests_total", "handler=\"/api/v1/"),
+            seconds: sum(
+                &text,
+                "prometheus_engine_query_duration_seconds_sum",
+                "slice=\"inner_eval\"",
+            ),
+        }
+    }
+
+    /// What was asked after an earlier reading.
+    pub fn since(self, earlier: Self) -> Self {
+        Self { requests: self.requests - earlier.requests, seconds: self.seconds - earlier.seconds }
+    }
 }
 
 /// The measurements of a round.
@@ -102,8 +130,7 @@ impl<'a> Meter<'a> {
         let processes = self.running.iter().flat_map(|running| &running.processes);
         block.memory =
             processes.map(|(name, process)| (*name, peak_memory(process.program_id()))).collect();
-        block.queries = after.queries - before.queries;
-        block.query_seconds = after.query_seconds - before.query_seconds;
+        block.asked = after.asked.since(before.asked);
         block.api_requests = after.api_requests - before.api_requests;
         block.lag_p99 = quantile(&before.lag, &after.lag, 0.99);
         block
@@ -132,25 +159,14 @@ impl<'a> Meter<'a> {
     }
 
     async fn totals(&self) -> Totals {
-        let url = format!("http://127.0.0.1:{}/metrics", self.world.cluster.prometheus_port);
-        let prometheus = reqwest::get(url).await.expect("metrics").text().await.expect("metrics");
         let request = http::Request::get("/metrics").body(Vec::new()).expect("a request");
         let apiserver = self.world.cluster.client.request_text(request).await.expect("metrics");
         let lag = match self.running {
-            Some(_) => buckets(&self.side_metrics().await, "plimsoll_decision_lag_seconds_bucket"),
+            Some(running) => buckets(&self.side_metrics().await, running.lag),
             None => Vec::new(),
         };
         Totals {
-            queries: sum(
-                &prometheus,
-                "prometheus_http_requests_total",
-                "handler=\"/api/v1/query\"",
-            ),
-            query_seconds: sum(
-                &prometheus,
-                "prometheus_engine_query_duration_seconds_sum",
-                "slice=\"inner_eval\"",
-            ),
+            asked: Asked::read(self.world).await,
             api_requests: sum(&apiserver, "apiserver_request_total", ""),
             lag,
         }
@@ -158,8 +174,7 @@ impl<'a> Meter<'a> {
 }
 
 struct Totals {
-    queries: f64,
-    query_seconds: f64,
+    asked: Asked,
     api_requests: f64,
     lag: Vec<(f64, f64)>,
 }
@@ -178,12 +193,13 @@ pub fn sum(text: &str, name: &str, with: &str) -> f64 {
     samples(text, name).filter(|(labels, _)| labels.contains(with)).map(|(_, value)| value).sum()
 }
 
-/// Upper bounds and counts.
-fn buckets(text: &str, name: &str) -> Vec<(f64, f64)> {
+/// Upper bounds and counts of a histogram, of the series with a label.
+fn buckets(text: &str, (name, label): (&str, &str)) -> Vec<(f64, f64)> {
     let bound = |labels: &str| -> Option<f64> {
         labels.split_once("le=\"")?.1.split_once('"')?.0.replace("+Inf", "inf").parse().ok()
     };
-    samples(text, name).filter_map(|(labels, count)| Some((bound(labels)?, count))).collect()
+    let of_label = samples(text, name).filter(|(labels, _)| labels.contains(label));
+    of_label.filter_map(|(labels, count)| Some((bound(labels)?, count))).collect()
 }
 
 /// The upper bound of a quantile of the observations between two readings.

@@ -5,6 +5,7 @@ use crate::round::show_progress;
 use crate::world::{World, namespace};
 use bed::process::Process;
 use bed::{eventually, free_port, parts, plimsoll};
+use serde_json::Value;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,8 @@ pub struct Running {
     pub metrics_port: u16,
     /// The counter of its decisions.
     pub decisions: &'static str,
+    /// The buckets of the delays between the time that an evaluation is due and its start, and a label of them.
+    pub lag: (&'static str, &'static str),
 }
 
 /// Starts a side, and waits until it serves metrics.
@@ -74,12 +77,7 @@ pub async fn start(world: &World, side: Side) -> Running {
         }
         Side::Peers(peers) => {
             let adapter = start_adapter(world, peers);
-            register(
-                world,
-                world.adapter_port,
-                &["v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"],
-            )
-            .await;
+            register(world, world.adapter_port, &CUSTOM_METRICS).await;
             eventually("kube-apiserver serves the metric", Duration::from_secs(90), async || {
                 world.cluster.raw(&path_of_one(0, 0)).await
             })
@@ -102,6 +100,7 @@ pub fn with_manager(
         processes,
         metrics_port: port,
         decisions: "horizontal_pod_autoscaler_controller_reconciliations_total",
+        lag: ("workqueue_queue_duration_seconds_bucket", "name=\"horizontalpodautoscaler\""),
     }
 }
 
@@ -139,15 +138,10 @@ pub fn start_leading(world: &World) -> Running {
 
 /// Starts a replica of Plimsoll at a port, with more flags.
 pub fn start_replica(world: &World, port: u16, more: &[String]) -> Running {
-    let mut flags =
-        adapter_flags(world, "plimsoll", AUTOSCALER_CONFIG, world.cluster.prometheus_port);
+    let prometheus = world.cluster.prometheus_port;
+    let mut flags = adapter_flags(world, "plimsoll", AUTOSCALER_CONFIG, prometheus, port);
     flags.insert(0, "serve".to_owned());
-    flags.retain(|flag| !flag.starts_with("--secure-port"));
-    let own = [
-        "--leader-elect-resource-namespace=kube-system",
-        "--native-hpas=ignore",
-        &format!("--secure-port={port}"),
-    ];
+    let own = ["--leader-elect-resource-namespace=kube-system", "--native-hpas=ignore"];
     flags.extend(own.map(str::to_owned));
     flags.extend_from_slice(more);
     Running { metrics_port: port, ..running(world, &flags) }
@@ -155,7 +149,8 @@ pub fn start_replica(world: &World, port: u16, more: &[String]) -> Running {
 
 /// Starts Plimsoll with a Prometheus at another port; it logs each decision.
 pub fn start_logged(world: &World, prometheus: u16) -> Running {
-    let mut flags = adapter_flags(world, "plimsoll", AUTOSCALER_CONFIG, prometheus);
+    let port = world.adapter_port;
+    let mut flags = adapter_flags(world, "plimsoll", AUTOSCALER_CONFIG, prometheus, port);
     flags.insert(0, "serve".to_owned());
     let logged = [
         "--leader-elect=false",
@@ -170,7 +165,8 @@ pub fn start_logged(world: &World, prometheus: u16) -> Running {
 
 /// Starts Plimsoll without a comparison, with this configuration and these flags.
 pub fn start_with(world: &World, config: &str, more: &[String]) -> Running {
-    let mut flags = adapter_flags(world, "plimsoll", config, world.cluster.prometheus_port);
+    let (prometheus, port) = (world.cluster.prometheus_port, world.adapter_port);
+    let mut flags = adapter_flags(world, "plimsoll", config, prometheus, port);
     flags.insert(0, "serve".to_owned());
     let alone = ["--leader-elect=false", "--leader-elect-resource-namespace=kube-system"];
     flags.extend(alone.map(str::to_owned).into_iter().chain(more.iter().cloned()));
@@ -187,11 +183,18 @@ pub fn of_plimsoll(world: &World, process: Process) -> Running {
         processes: vec![("plimsoll", process)],
         metrics_port: world.adapter_port,
         decisions: "plimsoll_decisions_total",
+        lag: ("plimsoll_decision_lag_seconds_bucket", ""),
     }
 }
 
 /// The flags that both metrics adapters take.
-fn adapter_flags(world: &World, name: &str, config: &str, prometheus: u16) -> Vec<String> {
+fn adapter_flags(
+    world: &World,
+    name: &str,
+    config: &str,
+    prometheus: u16,
+    port: u16,
+) -> Vec<String> {
     let folder = &world.cluster.folder;
     let file = folder.join(format!("{name}-rules.yaml"));
     std::fs::write(&file, config).expect("a file");
@@ -202,19 +205,19 @@ fn adapter_flags(world: &World, name: &str, config: &str, prometheus: u16) -> Ve
         format!("--lister-kubeconfig={kubeconfig}"),
         format!("--authentication-kubeconfig={kubeconfig}"),
         format!("--authorization-kubeconfig={kubeconfig}"),
-        format!("--secure-port={}", world.adapter_port),
+        format!("--secure-port={port}"),
         "--bind-address=127.0.0.1".to_owned(),
         format!("--cert-dir={}", folder.join(name).display()),
     ]
 }
 
 fn start_adapter(world: &World, peers: Peers) -> Process {
-    start_adapter_with(world, peers, RULES)
+    start_adapter_with(world, peers, RULES, world.adapter_port)
 }
 
-/// Starts prometheus-adapter with these rules.
-pub fn start_adapter_with(world: &World, peers: Peers, rules: &str) -> Process {
-    let mut flags = adapter_flags(world, "adapter", rules, world.cluster.prometheus_port);
+/// Starts prometheus-adapter with these rules at a port.
+pub fn start_adapter_with(world: &World, peers: Peers, rules: &str, port: u16) -> Process {
+    let mut flags = adapter_flags(world, "adapter", rules, world.cluster.prometheus_port, port);
     if peers == Peers::Tuned {
         flags.extend(["--client-qps=5000", "--client-burst=10000"].map(str::to_owned));
     }
@@ -228,7 +231,8 @@ fn start_plimsoll(world: &World, side: Side, more: &[&str]) -> Process {
 
 /// Starts Plimsoll with this configuration.
 pub fn start_plimsoll_with(world: &World, config: &str, more: &[&str]) -> Process {
-    let mut flags = adapter_flags(world, "plimsoll", config, world.cluster.prometheus_port);
+    let (prometheus, port) = (world.cluster.prometheus_port, world.adapter_port);
+    let mut flags = adapter_flags(world, "plimsoll", config, prometheus, port);
     flags.insert(0, "serve".to_owned());
     // The other side does not elect a leader either.
     flags.push("--leader-elect=false".to_owned());
@@ -241,8 +245,12 @@ fn adapter_binary() -> PathBuf {
     parts(&["prometheus-adapter"]).join("prometheus-adapter")
 }
 
+/// The API of custom metrics.
+pub const CUSTOM_METRICS: [&str; 2] =
+    ["v1beta1.custom.metrics.k8s.io", "v1beta2.custom.metrics.k8s.io"];
+
 /// Registers the adapter at a port with kube-apiserver for these versions of API groups, such as
-/// `v1beta1.metrics.k8s.io`.
+/// `v1beta1.metrics.k8s.io`, and waits until kube-apiserver finds them available.
 pub async fn register(world: &World, port: u16, services: &[&str]) {
     // A Service for each: kube-apiserver learns late that the port of one has changed.
     let mut manifest = format!(
@@ -261,6 +269,22 @@ pub async fn register(world: &World, port: u16, services: &[&str]) {
         );
     }
     world.cluster.apply(&manifest).await;
+    eventually("the metrics APIs are served", Duration::from_secs(90), async || {
+        for name in services {
+            let path = format!("/apis/apiregistration.k8s.io/v1/apiservices/{name}");
+            let text = world.cluster.raw(&path).await?;
+            let service: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
+            let conditions = service["status"]["conditions"].as_array();
+            let is_available = |condition: &Value| {
+                condition["type"] == "Available" && condition["status"] == "True"
+            };
+            if !conditions.is_some_and(|conditions| conditions.iter().any(is_available)) {
+                return Err(format!("{name}: {}", service["status"]));
+            }
+        }
+        Ok(())
+    })
+    .await;
 }
 
 fn path_of_one(app: usize, pod: usize) -> String {
@@ -355,14 +379,14 @@ pub async fn serve_selectors(world: &World, side: Side, each: Duration) -> (Vec<
     (send_selectors(world, each).await, answer.to_vec())
 }
 
-/// Sends the same requests to a server that answers each of them with these bytes.
+/// Sends the same requests to the program `static-answer`, which answers each of them with these bytes.
 pub async fn serve_static(world: &World, answer: &[u8], each: Duration) -> Vec<Load> {
     show_progress("sending requests to a static answer");
     let file = world.cluster.folder.join("static-answer");
     std::fs::write(&file, answer).expect("a file");
     let program = std::env::current_exe().expect("the path of this program");
-    let file = file.display().to_string();
-    let arguments = ["--static-answer".to_owned(), world.adapter_port.to_string(), file];
+    let program = program.with_file_name("static-answer");
+    let arguments = [world.adapter_port.to_string(), file.display().to_string()];
     let process = world.cluster.run("static-answer", &program, &arguments);
     let url = format!("https://127.0.0.1:{}/", world.adapter_port);
     eventually("the static answer is served", Duration::from_secs(30), async || {

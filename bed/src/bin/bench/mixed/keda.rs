@@ -15,9 +15,10 @@ pub async fn sources() -> PathBuf {
 /// Of what KEDA's documentation has for large clusters (Operate, Cluster): the clients of
 /// kube-apiserver are not throttled (`--kube-api-qps`, `--kube-api-burst`), and as many ScaledObjects
 /// are reconciled at once as kube-controller-manager decides for (`KEDA_SCALEDOBJECT_CTRL_MAX_RECONCILES`,
-/// 5 by default). Since 2.21 the operator itself sends no query for a ScaledObject that keeps a
-/// replica, whatever its `pollingInterval`. Only errors are logged. `useCachedMetrics` is left off: it
-/// would send as many queries, for values that are older.
+/// 5 by default). `useCachedMetrics` of the triggers halves the queries: the operator sends one every
+/// `pollingInterval`, 30 s by default, and answers kube-controller-manager, which asks every 15 s, with
+/// the last value, which is up to 30 s old. Without it each of these answers is a query, and the polls of what
+/// keeps a replica are none. Only errors are logged.
 pub async fn start(world: &World) -> (Vec<(&'static str, Process)>, u16) {
     let folder = world.cluster.folder.join("keda");
     certificates(world, &folder);

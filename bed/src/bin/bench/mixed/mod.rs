@@ -1,7 +1,8 @@
 //! A fleet with many different metrics (`mix.rs`), decided by Plimsoll, by prometheus-adapter and by
-//! KEDA with kube-controller-manager, on the same series in one run.
+//! KEDA with kube-controller-manager, on the same series in one run. Each side has a Prometheus of the same
+//! age, which has seen no load that was stepped before; idle use is measured beside each side, and
+//! the second seed has the sides in the opposite order.
 
-mod decided;
 mod keda;
 mod mix;
 mod objects;
@@ -12,16 +13,18 @@ mod side;
 mod step;
 
 use crate::block::block;
+use crate::decided;
 use crate::measure::Meter;
 use crate::report::summary;
 use crate::round::{ROUND, show_progress};
 use crate::world::{Size, World};
 use bed::random::Random;
+use mix::App;
 use result::OfSeed;
 use side::Side;
-use std::collections::BTreeSet;
 use std::process::ExitCode;
 use std::time::SystemTime;
+use step::Steps;
 
 /// What is measured.
 #[derive(Clone, Debug)]
@@ -29,12 +32,12 @@ pub struct Plan {
     pub size: Size,
     /// The mixes that are dealt, one after the other.
     pub seeds: Vec<u64>,
-    /// The rounds of each side.
-    pub rounds: usize,
 }
 
-/// Without any side.
-const IDLE_ROUNDS: usize = 2;
+/// The rounds of each side: one interval in which KEDA polls.
+const ROUNDS: usize = 2;
+/// Without any side, before each.
+const IDLE_ROUNDS: usize = 1;
 
 /// A seed for a run.
 pub fn drawn_seed() -> u64 {
@@ -50,59 +53,72 @@ pub async fn run(plan: Plan) -> ExitCode {
     let mut measured = Vec::new();
     for (place, seed) in plan.seeds.iter().enumerate() {
         show_progress(&format!("seed {seed}"));
-        // With Autoscalers only once: a run is to stay below 20 minutes.
-        let sides = if place == 0 { &Side::ALL[..] } else { &Side::ALL[..Side::COMPARED] };
-        measured.push(of_seed(&mut world, &plan, *seed, sides).await);
+        // A run is to stay below 20 minutes: Autoscalers and steps are of the first seed alone.
+        let is_first = place == 0;
+        let mut sides =
+            if is_first { &Side::ALL[..] } else { &Side::ALL[..Side::COMPARED] }.to_vec();
+        if place % 2 == 1 {
+            sides.reverse();
+        }
+        measured.push(of_seed(&mut world, &plan, *seed, &sides, is_first).await);
     }
     report::print(plan.size, &measured);
     ExitCode::SUCCESS
 }
 
-async fn of_seed(world: &mut World, plan: &Plan, seed: u64, sides: &[Side]) -> OfSeed {
+async fn of_seed(world: &mut World, plan: &Plan, seed: u64, sides: &[Side], steps: bool) -> OfSeed {
     let apps = mix::deal(plan.size.autoscalers, seed);
-    let write = |name: &str, text: String| {
-        let path = world.cluster.folder.join(name);
-        std::fs::write(&path, text).expect("a file");
-        path.display().to_string()
-    };
-    let exposed = write("mix.json", mix::exposed(plan.size, &apps).to_string());
-    let recording = write("recording.yaml", rules::recording(&apps));
-    world
-        .expose("mixed", &[exposed], &[("pods", 5)], &format!("rule_files: [{recording}]\n"))
-        .await;
-    let pods = plan.size.autoscalers * plan.size.pods;
-    world.wait_for("count(container_cpu_usage_seconds_total)", pods).await;
-    let recorded = apps.iter().filter(|app| app.kind == mix::Kind::Recorded).count();
-    // A rule records the pods of all who have its metric, also with another window.
-    let query = "count(count by (namespace, pod) ({__name__=~\"pod:calls_.*\"}))";
-    world.wait_for(query, recorded * plan.size.pods).await;
-
-    let idle = block(world, None, IDLE_ROUNDS).await;
-    let mut stepped = BTreeSet::new();
-    let mut blocks = Vec::new();
-    for (place, side) in sides.iter().enumerate() {
-        let steps = step::choose(&apps, place);
-        show_progress(&format!("measuring {}: {} rounds", side.name(), plan.rounds));
+    let stepped = step::choose(&apps);
+    let mut of = OfSeed::new(seed, mix::distinct(&apps));
+    for side in sides {
+        expose(world, plan.size, &apps).await;
+        of.idle.push(block(world, None, IDLE_ROUNDS).await);
+        show_progress(&format!("measuring {}: {ROUNDS} rounds", side.name()));
         side.make_objects(world, &apps).await;
         let running = side.start(world, &apps).await;
-        decided::wait(world, *side, &stepped).await;
+        let (name, pods) = (side.name(), Some(plan.size.pods));
+        decided::wait(world, name, side.path(), pods).await;
         tokio::time::sleep(ROUND).await;
-        let block = Meter::new(world, Some(&running)).measure(plan.rounds).await;
-        decided::wait(world, *side, &stepped).await;
-        show_progress(&format!("  stepping the load of {} workloads", steps.len()));
-        let took = step::measure(world, &steps, seed).await;
+        let block = Meter::new(world, Some(&running)).measure(ROUNDS).await;
+        decided::wait(world, name, side.path(), pods).await;
+        let took = if steps && side.is_compared() {
+            show_progress(&format!("  stepping the load of {} workloads", stepped.len()));
+            step::measure(world, &stepped, seed).await
+        } else {
+            Steps::default()
+        };
         drop(running);
         side.clear(world, &apps).await;
-        step::reset(world, &steps).await;
-        stepped.extend(steps.iter().map(|app| app.name()));
-        let of_side = summary(std::slice::from_ref(&block), std::slice::from_ref(&idle), plan.size);
+        step::reset_scales(world).await;
+        let of_side = summary(std::slice::from_ref(&block), &of.idle, plan.size);
         show_progress(&format!(
             "  {:.2} ms of CPU a decision, {:.1} decisions a second, {:.1} s from a step to its scale",
             of_side.stack,
             of_side.decisions_per_second,
             took.quantile(0.5)
         ));
-        blocks.push((*side, block, took));
+        of.sides.push((*side, block, took));
     }
-    OfSeed { seed, metrics: mix::distinct(&apps), idle, sides: blocks }
+    of
+}
+
+/// Exposes the metrics, as they are without a step, to an empty Prometheus, and waits until it has them all.
+async fn expose(world: &mut World, size: Size, apps: &[App]) {
+    let write = |name: &str, text: String| {
+        let path = world.cluster.folder.join(name);
+        std::fs::write(&path, text).expect("a file");
+        path.display().to_string()
+    };
+    let exposed = write("mix.json", mix::exposed(size, apps).to_string());
+    let recording = write("recording.yaml", rules::recording(apps));
+    show_progress("exposing the metrics to an empty Prometheus");
+    world
+        .expose("mixed", &[exposed], &[("pods", 5)], &format!("rule_files: [{recording}]\n"))
+        .await;
+    let pods = size.autoscalers * size.pods;
+    world.wait_for("count(container_cpu_usage_seconds_total)", pods).await;
+    let recorded = apps.iter().filter(|app| app.kind == mix::Kind::Recorded).count();
+    // A rule records the pods of all who have its metric, also with another window.
+    let query = "count(count by (namespace, pod) ({__name__=~\"pod:calls_.*\"}))";
+    world.wait_for(query, recorded * size.pods).await;
 }

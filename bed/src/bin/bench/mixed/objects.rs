@@ -129,7 +129,7 @@ pub fn scaled_object(app: &App, prometheus: u16) -> Value {
         "metadata": {"name": app.name()},
         "spec": {
             "scaleTargetRef": {"name": app.name()}, "minReplicaCount": 1, "maxReplicaCount": 20,
-            "triggers": [{"type": "prometheus", "metricType": kind, "metadata": {
+            "triggers": [{"type": "prometheus", "metricType": kind, "useCachedMetrics": true, "metadata": {
                 "serverAddress": format!("http://127.0.0.1:{prometheus}"),
                 "query": query, "threshold": threshold.to_string()}}]}})
 }

@@ -25,7 +25,7 @@ fn figures(size: Size, seeds: &[&OfSeed], side: Side) -> Option<Figures> {
     let (mut idle, mut blocks): (Vec<Block>, Vec<Block>) = (Vec::new(), Vec::new());
     for seed in seeds {
         if let Some((_, block, took)) = seed.sides.iter().find(|(of, ..)| *of == side) {
-            idle.push(seed.idle.clone());
+            idle.extend(seed.idle.iter().cloned());
             blocks.push(block.clone());
             steps.seconds.extend(&took.seconds);
             steps.missing += took.missing;
@@ -55,7 +55,13 @@ pub fn print(size: Size, seeds: &[OfSeed]) {
         ROUND.as_secs()
     );
     for seed in seeds {
-        println!("seed {}: {} different metrics and windows", seed.seed, seed.metrics);
+        let order: Vec<&str> = seed.sides.iter().map(|(side, ..)| side.name()).collect();
+        println!(
+            "seed {}: {} different metrics and windows; measured in the order {}",
+            seed.seed,
+            seed.metrics,
+            order.join(", ")
+        );
     }
     println!();
     print!("{:<38}", "");
@@ -95,7 +101,7 @@ pub fn print(size: Size, seeds: &[OfSeed]) {
             size.autoscalers as f64 / f.summary.decisions_per_second
         }),
         ("lag, 99 in 100 within, s", &|f| f.summary.lag_p99.unwrap_or(f64::NAN)),
-        ("Prometheus queries a round", &|f| f.summary.queries),
+        ("requests to Prometheus a round", &|f| f.summary.requests),
         ("seconds of evaluation a round", &|f| f.summary.query_seconds),
         ("API server requests a round", &|f| f.summary.api_requests),
         ("peak memory, MB", &|f| f.summary.memory),
@@ -105,7 +111,9 @@ pub fn print(size: Size, seeds: &[OfSeed]) {
     for (name, figure) in rows {
         row(name, &totals, figure);
     }
-    row("steps without a scale", &totals, &|f| f.steps.missing as f64);
+    row("steps without a scale", &totals, &|f| {
+        if f.steps.seconds.is_empty() { f64::NAN } else { f.steps.missing as f64 }
+    });
     for seed in seeds {
         let name = format!("CPU a decision, whole stack, seed {}", seed.seed);
         row(&name, &of(&[seed]), &|f| f.summary.stack);
@@ -132,7 +140,7 @@ pub fn print(size: Size, seeds: &[OfSeed]) {
         };
         json!({
             "stack_cpu_per_decision": of(&|f| f.summary.stack, 0.0),
-            "prometheus_queries_per_round": of(&|f| f.summary.queries, 0.0),
+            "prometheus_requests_per_round": of(&|f| f.summary.requests, 0.0),
             // Plimsoll may need no request at all: count at least one.
             "apiserver_requests_per_round": of(&|f| f.summary.api_requests, 1.0),
             "memory": of(&|f| f.summary.memory, 0.0),

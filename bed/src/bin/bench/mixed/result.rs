@@ -9,6 +9,15 @@ pub struct OfSeed {
     pub seed: u64,
     /// How many different metrics with their windows there are.
     pub metrics: usize,
-    pub idle: Block,
+    /// Before each side.
+    pub idle: Vec<Block>,
+    /// In the order in which they were measured.
     pub sides: Vec<(Side, Block, Steps)>,
+}
+
+impl OfSeed {
+    /// Before anything is measured.
+    pub fn new(seed: u64, metrics: usize) -> Self {
+        Self { seed, metrics, idle: Vec::new(), sides: Vec::new() }
+    }
 }

@@ -4,13 +4,12 @@ use super::keda;
 use super::mix::App;
 use super::objects::{autoscaler, hpa, scaled_object};
 use super::rules;
+use crate::decided;
 use crate::sides::{
     Peers, Running, of_plimsoll, register, start_adapter_with, start_plimsoll_with, with_manager,
 };
 use crate::world::{NAMESPACES, World, namespace};
-use bed::eventually;
-use serde_json::{Value, json};
-use std::time::Duration;
+use serde_json::json;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -24,7 +23,6 @@ pub enum Side {
     Autoscalers,
 }
 
-const HPAS: &str = "/apis/autoscaling/v2/horizontalpodautoscalers";
 const EXTERNAL: &str = "v1beta1.external.metrics.k8s.io";
 /// The APIs that prometheus-adapter serves.
 const ADAPTERS: [&str; 4] = [
@@ -39,6 +37,10 @@ impl Side {
     pub const ALL: [Self; 4] = [Self::Plimsoll, Self::Peers, Self::Keda, Self::Autoscalers];
     pub const COMPARED: usize = 3;
 
+    pub fn is_compared(self) -> bool {
+        Self::ALL[..Self::COMPARED].contains(&self)
+    }
+
     pub fn name(self) -> &'static str {
         match self {
             Self::Plimsoll => "Plimsoll",
@@ -51,8 +53,8 @@ impl Side {
     /// The path of the objects that say what was decided.
     pub fn path(self) -> &'static str {
         match self {
-            Self::Autoscalers => "/apis/plimsoll.dev/v1alpha1/autoscalers",
-            _ => HPAS,
+            Self::Autoscalers => decided::AUTOSCALERS,
+            _ => decided::HPAS,
         }
     }
 
@@ -104,15 +106,14 @@ impl Side {
                 of_plimsoll(world, start_plimsoll_with(world, &rules::usage(), &ignore))
             }
             Self::Peers => {
-                let adapter = start_adapter_with(world, Peers::Tuned, &rules::adapter(apps));
-                register(world, world.adapter_port, &ADAPTERS).await;
-                served(world, &ADAPTERS).await;
+                let (rules, port) = (rules::adapter(apps), world.adapter_port);
+                let adapter = start_adapter_with(world, Peers::Tuned, &rules, port);
+                register(world, port, &ADAPTERS).await;
                 with_manager(world, Peers::Tuned, vec![("prometheus-adapter", adapter)])
             }
             Self::Keda => {
                 let (processes, port) = keda::start(world).await;
                 register(world, port, &[EXTERNAL]).await;
-                served(world, &[EXTERNAL]).await;
                 with_manager(world, Peers::Tuned, processes)
             }
         }
@@ -147,24 +148,4 @@ impl Side {
 
 fn hpas(of: &str) -> String {
     format!("/apis/autoscaling/v2/namespaces/{of}/horizontalpodautoscalers")
-}
-
-/// Waits until kube-apiserver finds APIServices available.
-async fn served(world: &World, services: &[&str]) {
-    eventually("the metrics APIs are served", Duration::from_secs(90), async || {
-        for name in services {
-            let path = format!("/apis/apiregistration.k8s.io/v1/apiservices/{name}");
-            let text = world.cluster.raw(&path).await?;
-            let service: Value = serde_json::from_str(&text).map_err(|error| error.to_string())?;
-            let conditions = service["status"]["conditions"].as_array();
-            let is_available = |condition: &Value| {
-                condition["type"] == "Available" && condition["status"] == "True"
-            };
-            if !conditions.is_some_and(|conditions| conditions.iter().any(is_available)) {
-                return Err(format!("{name}: {}", service["status"]));
-            }
-        }
-        Ok(())
-    })
-    .await;
 }

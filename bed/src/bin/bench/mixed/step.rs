@@ -16,8 +16,10 @@ use tokio::time::{Instant, sleep_until, timeout_at};
 const FACTOR: f64 = 3.0;
 /// The time that the steps are spread over: scrapes, rounds and steps have nothing in common.
 const SPREAD: Duration = Duration::from_secs(15);
-/// How long a scale may take.
-const LATEST: Duration = Duration::from_secs(75);
+/// How long a scale may take: as long as the longest window needs to show the step, and KEDA to poll.
+const LATEST: Duration = Duration::from_secs(105);
+/// One of so many workloads is stepped.
+const ONE_OF: usize = 10;
 
 /// The seconds from each step to its scale, sorted; one that was not written counts as [`LATEST`].
 #[derive(Clone, Debug, Default)]
@@ -26,13 +28,11 @@ pub struct Steps {
     pub missing: usize,
 }
 
-/// Every Nth workload in the order of kinds and windows, so that each `place` has others of the same
-/// kinds and windows: 50 of 1,000.
-pub fn choose(apps: &[App], place: usize) -> Vec<App> {
+/// Every tenth workload in the order of kinds and windows: the same for each side.
+pub fn choose(apps: &[App]) -> Vec<App> {
     let mut sorted: Vec<&App> = apps.iter().collect();
     sorted.sort_by_key(|app| (app.kind, app.window.map(|(_, seconds, _)| seconds), app.number));
-    let stride = (apps.len() / 50).max(10);
-    sorted.into_iter().skip(place * stride / 4).step_by(stride).cloned().collect()
+    sorted.into_iter().step_by(ONE_OF).cloned().collect()
 }
 
 /// Steps the load of these workloads, each at a time of its own.
@@ -44,7 +44,7 @@ pub async fn measure(world: &World, apps: &[App], seed: u64) -> Steps {
     let places = apps.iter().enumerate().map(|(place, app)| (app.name(), place)).collect();
     let step = async |(app, at): (&App, &Instant)| {
         sleep_until(*at).await;
-        set_load(world, app, FACTOR).await;
+        raise_load(world, app).await;
     };
     let all = futures::future::join_all(apps.iter().zip(&times).map(step));
     let (written, _) = futures::join!(written(world, places, start + SPREAD + LATEST), all);
@@ -83,11 +83,8 @@ async fn written(
     times
 }
 
-/// Has the loads and the scales as they were.
-pub async fn reset(world: &World, apps: &[App]) {
-    for app in apps {
-        set_load(world, app, 1.0).await;
-    }
+/// Has the scales as they were.
+pub async fn reset_scales(world: &World) {
     let text = world.cluster.raw("/apis/apps/v1/deployments").await.expect("a list");
     let list: Value = serde_json::from_str(&text).expect("JSON");
     for item in list["items"].as_array().into_iter().flatten() {
@@ -100,9 +97,9 @@ pub async fn reset(world: &World, apps: &[App]) {
     }
 }
 
-async fn set_load(world: &World, app: &App, factor: f64) {
+async fn raise_load(world: &World, app: &App) {
     let (name, port) = (app.name(), world.series_port);
-    let url = format!("http://127.0.0.1:{port}/load?app={name}&factor={factor}");
+    let url = format!("http://127.0.0.1:{port}/load?app={name}&factor={FACTOR}");
     let response = reqwest::Client::new().put(url).send().await;
     response.and_then(reqwest::Response::error_for_status).expect("the load is set");
 }

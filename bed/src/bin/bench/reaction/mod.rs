@@ -8,9 +8,9 @@ mod picture;
 
 use crate::measure::sum;
 use crate::round::show_progress;
-use crate::sides;
+use crate::sides::{self, Peers};
 use crate::world::{RATE, Size, World, namespace, target};
-use bed::adapter::Adapter;
+use bed::free_port;
 use bed::random::Random;
 use cases::{CASES, FACTOR, PODS, REPLICAS, SIDES};
 use futures::StreamExt;
@@ -33,11 +33,10 @@ pub async fn run(steps: usize) {
     make_autoscalers(&world, steps).await;
     let config = rules();
     let plimsoll = sides::start_with(&world, &config, &["--native-hpas=ignore".to_owned()]);
-    let adapter = Adapter::start(&world.cluster, "prometheus-adapter", &config);
-    for version in ["v1beta1", "v1beta2"] {
-        adapter.register(&world.cluster, "custom.metrics.k8s.io", version).await;
-    }
-    let (manager, manager_port) = sides::start_manager(&world, sides::Peers::Tuned);
+    let port = free_port();
+    let adapter = sides::start_adapter_with(&world, Peers::Tuned, &config, port);
+    sides::register(&world, port, &sides::CUSTOM_METRICS).await;
+    let (manager, manager_port) = sides::start_manager(&world, Peers::Tuned);
     show_progress("filling the longest window");
     tokio::time::sleep(Duration::from_secs(140)).await;
 
@@ -60,14 +59,16 @@ pub async fn run(steps: usize) {
     // Until the samples that are looked up are all there.
     tokio::time::sleep(Duration::from_secs(15)).await;
     let client = crate::load::client(&world);
+    // Of Plimsoll all decisions, most of which hold and write nothing, so that a write is added; of
+    // kube-controller-manager those that scale up.
+    let ours = async |histogram: &str, label: &str| {
+        mean(&client, world.adapter_port, &format!("plimsoll_{histogram}_seconds"), label).await
+    };
+    let theirs = "horizontal_pod_autoscaler_controller_reconciliation_duration_seconds";
     let decisions = [
-        mean(&client, world.adapter_port, "plimsoll_decision_duration_seconds").await,
-        mean(
-            &client,
-            manager_port,
-            "horizontal_pod_autoscaler_controller_reconciliation_duration_seconds",
-        )
-        .await,
+        ours("decision_duration", "").await
+            + ours("kube_request_duration", "verb=\"update\"").await,
+        mean(&client, manager_port, theirs, "action=\"scale_up\"").await,
     ];
     let writes = std::mem::take(&mut *writes.lock().expect("no panic"));
     let mut reactions = BTreeMap::new();
@@ -181,10 +182,11 @@ async fn make_autoscalers(world: &World, steps: usize) {
     world.each("autoscalers", world.size.autoscalers, autoscaler).await;
 }
 
-/// The mean of a histogram of a side, in seconds.
-async fn mean(client: &reqwest::Client, port: u16, histogram: &str) -> f64 {
+/// The mean of a histogram of a side, of its series with a label, in seconds.
+async fn mean(client: &reqwest::Client, port: u16, histogram: &str, label: &str) -> f64 {
     let url = format!("https://127.0.0.1:{port}/metrics");
     let response = client.get(url).send().await.expect("metrics");
     let text = response.error_for_status().expect("metrics").text().await.expect("metrics");
-    sum(&text, &format!("{histogram}_sum"), "") / sum(&text, &format!("{histogram}_count"), "")
+    let of = |part: &str| sum(&text, &format!("{histogram}_{part}"), label);
+    of("sum") / of("count")
 }
