@@ -1,5 +1,6 @@
 //! The client of a Prometheus-compatible server.
 
+use super::body::Body;
 use super::budget::{Budget, Reservation};
 use super::error::failure;
 use super::http::Http;
@@ -11,7 +12,6 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, StatusCode, Url};
-use std::ops::Deref;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -42,34 +42,6 @@ const MAX_USER_RESPONSE: usize = 8 << 20;
 /// The most series of a response to users' own queries. Prometheus leaves out the
 /// others, with a warning.
 const MAX_USER_SERIES: &str = "50000";
-
-/// The body of a response, with its part of the memory budget.
-#[derive(Debug)]
-pub struct Body {
-    bytes: Vec<u8>,
-    reservation: Reservation,
-    took: Duration,
-}
-
-impl Body {
-    /// How long the request took since it had a seat.
-    pub fn took(&self) -> Duration {
-        self.took
-    }
-
-    /// The bytes, and their reservation in the budget.
-    pub fn into_parts(self) -> (Vec<u8>, Reservation) {
-        (self.bytes, self.reservation)
-    }
-}
-
-impl Deref for Body {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes
-    }
-}
 
 /// A request.
 pub(super) struct Request<'a> {
@@ -250,7 +222,7 @@ impl Client {
         let exchange = tokio::time::timeout(timeout, self.exchange(request, timeout, seat.flow()));
         let result = exchange.await.unwrap_or(Err(Error::Timeout(timeout)));
         let took = started.elapsed();
-        let result = result.map(|body| Body { took, ..body });
+        let result = result.map(|(bytes, reservation)| Body::new(bytes, reservation, took));
         // A query that is given up early, or of a user, may just be slow.
         let may_be_slow = within.is_some() || is_user(flows);
         self.record(&result, took, may_be_slow);
@@ -344,7 +316,7 @@ impl Client {
         request: Request<'_>,
         timeout: Duration,
         flow: &Flow,
-    ) -> Result<Body, Error> {
+    ) -> Result<(Vec<u8>, Reservation), Error> {
         let failed = |error: TransportError| match error {
             TransportError::Timeout => Error::Timeout(timeout),
             TransportError::Unreachable(why) => Error::Unreachable(why),
@@ -379,7 +351,7 @@ impl Client {
             bytes.extend_from_slice(&chunk);
         }
         match status {
-            StatusCode::OK => Ok(Body { bytes, reservation, took: Duration::ZERO }),
+            StatusCode::OK => Ok((bytes, reservation)),
             _ => Err(failure(status, &bytes, timeout)),
         }
     }

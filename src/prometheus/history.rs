@@ -1,6 +1,7 @@
 //! Queries for what was.
 
-use super::client::{Body, Client, Request};
+use super::body::Body;
+use super::client::{Client, Request};
 use super::error::Error;
 use crate::time::UnixMillis;
 

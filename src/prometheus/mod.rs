@@ -1,5 +1,6 @@
 //! The client of Prometheus: requests, their queue, and decoding of responses.
 
+mod body;
 mod budget;
 mod client;
 mod decode;
@@ -11,8 +12,9 @@ mod queue;
 mod status;
 mod transport;
 
+pub use body::Body;
 pub use budget::{RESPONSE_BYTES, Reservation};
-pub use client::{Body, Client};
+pub use client::Client;
 pub use decode::{
     InvalidSample, Label, RangeSeries, ResultType, Series, SeriesSchema, decode_matrix,
     decode_series_schemas, read_query_response,
