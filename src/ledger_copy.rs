@@ -157,6 +157,7 @@ impl LedgerCopy {
                 }
                 continue;
             };
+            not_kept.store(false, Ordering::Relaxed);
             if self.ledger.awaits_copy() {
                 self.ledger.await_copy(awaited);
             }

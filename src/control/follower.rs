@@ -1,20 +1,20 @@
 //! A replica that does not lead: it keeps the history, so that no window starts empty when it acquires the Lease, and
 //! writes nothing. It looks at each scale in each period. An autoscaler at rest decides alike without a history: its
-//! metrics, which the leader asks for too, are read in one of a few periods, unless the leader shows that they fail.
+//! metrics, which the leader asks for too, are read in one of a few periods, unless they fail and have a fallback.
 
-use super::context::{ControllerContext, SyncResult};
+use super::context::{ControllerContext, Execution, SyncResult};
 use super::evaluate::Evaluation;
 use super::observe::read_target;
 use super::state::AutoscalerState;
 use super::status;
-use crate::hpa::{ConditionKind, Outcome, Spec};
+use crate::hpa::{ConditionKind, Metric, Outcome, Spec};
 use crate::watch::AutoscalerRef;
 
 /// Keeps the history of a decision and shows it in the live status.
 pub fn apply(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
-    evaluation: Evaluation<'_>,
+    (evaluation, execution): (Evaluation<'_>, Execution<'_>),
     state: &mut AutoscalerState,
 ) -> SyncResult {
     let Evaluation { context, target, decision, history, mut status, at, account, .. } = evaluation;
@@ -26,8 +26,9 @@ pub fn apply(
     state.followed = None;
     if let Ok(target) = &target {
         let replicas = target.replicas.spec_replicas;
-        // How long metrics fail, and when they are back, is worth a query in each period.
-        let is_failing = failed || status.failing.iter().any(Option::is_some);
+        // A fallback counts how long they fail.
+        let is_failing = (failed || status.failing.iter().any(Option::is_some))
+            && has_fallback(context.spec, execution);
         let is_at_rest = !is_failing && state.is_at_rest(context, replicas, at.process);
         state.followed = state.turn.zip(is_at_rest.then_some(replicas));
         status.desired_replicas = match decision.outcome {
@@ -45,11 +46,11 @@ pub fn apply(
 pub async fn looked(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
-    spec: &Spec,
+    (spec, execution): (&Spec, Execution<'_>),
     state: &mut AutoscalerState,
 ) -> bool {
     let Some(replicas) = state.followed_at() else { return false };
-    if leader_shows_failure(ctx, autoscaler, spec, state) {
+    if has_fallback(spec, execution) && leader_shows_failure(ctx, autoscaler, spec, state) {
         return false;
     }
     let read = ctx.bounded(read_target(ctx, None, autoscaler, spec, state)).await;
@@ -60,6 +61,12 @@ pub async fn looked(
         state.history.keep(replicas, at.process);
     }
     is_enough
+}
+
+/// Whether something replaces metrics that fail for a while. Where nothing does, a server in trouble is not asked more.
+fn has_fallback(spec: &Spec, execution: Execution<'_>) -> bool {
+    let of_metric = |metric: &Metric| metric.options.fallback.is_some();
+    execution.fallback.is_some() || spec.metrics.iter().any(of_metric)
 }
 
 /// Whether the leader shows that it could not read the metrics, or one that has a fallback of its own.
@@ -73,13 +80,9 @@ fn leader_shows_failure(
     if active.is_some_and(|active| !active.status && active.reason != "ScalingDisabled") {
         return true;
     }
-    let with_fallback = || {
-        let all = spec.metrics.iter().enumerate();
-        all.filter(|(_, metric)| metric.options.fallback.is_some()).map(|(index, _)| index)
-    };
-    if with_fallback().next().is_none() {
+    let Some(record) = ctx.cluster.read(|index| index.autoscaler(&autoscaler.key)) else {
         return false;
-    }
-    let record = ctx.cluster.read(|index| index.autoscaler(&autoscaler.key));
-    record.is_some_and(|record| with_fallback().any(|index| record.digest.lacks_value(index)))
+    };
+    let mut metrics = spec.metrics.iter().enumerate();
+    metrics.any(|(index, of)| of.options.fallback.is_some() && record.digest.lacks_value(index))
 }

@@ -319,7 +319,8 @@ async fn evaluate_and_apply(
 ) -> SyncResult {
     let scaling = &*with_min_replicas_floor(&ctx.settings.hpa_config, scaling);
     state.follow_target(&scaling.spec.target, ctx.clock.wall_ms());
-    if token.is_none() && follower::looked(ctx, autoscaler, &scaling.spec, state).await {
+    if token.is_none() && follower::looked(ctx, autoscaler, (&scaling.spec, execution), state).await
+    {
         return SyncResult::Followed;
     }
     let mut attempt = 0;
@@ -354,7 +355,7 @@ async fn evaluate_and_apply(
             }
         };
         let Some(token) = token else {
-            return follower::apply(ctx, autoscaler, evaluation, state);
+            return follower::apply(ctx, autoscaler, (evaluation, execution), state);
         };
         let apply = ApplyContext { ctx, token, autoscaler, execution };
         match embedded::apply(apply, evaluation, attempt == EVALUATION_ATTEMPTS, state).await {

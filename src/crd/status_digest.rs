@@ -47,6 +47,8 @@ pub struct StatusNumbers {
     pub conditions: Box<[(ConditionKind, bool)]>,
 }
 
+/// The longest column `targets` that values are looked for in, in bytes: Plimsoll's own have 20 for each metric.
+const MAX_TARGETS_BYTES: usize = 4096;
 /// The least relative change of a metric's value that is worth a write.
 const MIN_RELATIVE_CHANGE: f64 = 0.1;
 
@@ -213,6 +215,8 @@ fn hash_metric(metric: &MetricStatus, hasher: &mut impl Hasher) {
 /// Hashes the column `targets`, without the current values in it that those of the metrics equal.
 fn hash_targets(targets: Option<&str>, metrics: &[MetricStatus], hasher: &mut impl Hasher) {
     let Some(mut rest) = targets else { return };
+    // That of someone else: each metric takes time by the square of its length.
+    let metrics = if rest.len() > MAX_TARGETS_BYTES { &[] } else { metrics };
     for metric in metrics {
         // A value is at the beginning or after a space, and before the slash.
         let mut starts = std::iter::once(0).chain(rest.match_indices(' ').map(|(at, _)| at + 1));

@@ -36,6 +36,8 @@ const MAX_QUERY_TIME: Duration = Duration::from_millis(250);
 const TIMEOUT: Duration = Duration::from_secs(2);
 /// After a request that took longer, its queries are measured by themselves again.
 const SLOW: Duration = Duration::from_secs(1);
+/// The most bytes of the result of a query that is joined.
+const MAX_QUERY_BYTES: usize = MAX_RESPONSE / 8;
 /// For how long what a query took is believed.
 const MEASURED: Duration = Duration::from_secs(600);
 /// For how long a query that failed by itself is not joined.
@@ -237,7 +239,7 @@ impl Joiner {
 
     async fn query_joined(&self, members: &[Member]) -> Result<Answer, Error> {
         let texts: Vec<&str> = members.iter().map(|member| member.text.as_str()).collect();
-        let flows = flows_of(members);
+        let flows = [flow_of(members)];
         let body = self.0.client.query_within(&union::union(&texts), &flows, Some(TIMEOUT)).await?;
         if body.len() > MAX_RESPONSE {
             return Err(Error::InvalidResponse(format!("it is larger than {MAX_RESPONSE} bytes")));
@@ -283,13 +285,17 @@ impl Joiner {
             Ok(table) => {
                 let stays =
                     matches!(state.known.peek(&key), Some(Known::Alone { until }) if *until > now);
-                let fast = took <= MAX_QUERY_TIME && table.series() <= MAX_QUERY_SERIES;
+                let fast = took <= MAX_QUERY_TIME && is_small(table);
                 match (stays, fast && !table.is_scalar()) {
                     (true, _) => return,
-                    // Spread over a fifth of the time: those that began together are not all measured at once.
                     (false, true) => {
-                        let until = now + MEASURED.mul_f64(1.0 - (key % 1024) as f64 / 5_120.0);
-                        Known::Fast { until, took, series: table.series(), spoilt: 0 }
+                        // Requests that it has spoilt count until one succeeds.
+                        let spoilt = match state.known.peek(&key) {
+                            Some(Known::Fast { spoilt, .. }) => *spoilt,
+                            _ => 0,
+                        };
+                        let until = believed_until(key, now);
+                        Known::Fast { until, took, series: table.series(), spoilt }
                     }
                     (false, false) => {
                         state.known.pop(&key);
@@ -307,14 +313,16 @@ impl Joiner {
     }
 }
 
-/// The flows that a request may be charged to: any one of the users', or that of several namespaces.
-fn flows_of(members: &[Member]) -> Vec<Flow> {
+/// The flow that a request is charged to: of users, the one with most of its queries.
+fn flow_of(members: &[Member]) -> Flow {
     let flows: BTreeSet<&Flow> = members.iter().flat_map(|member| &member.flows).collect();
     let users = flows.iter().all(|flow| matches!(flow, Flow::User(_)));
-    match users || flows.len() == 1 {
-        true => flows.into_iter().cloned().collect(),
-        false => vec![Flow::Shared],
-    }
+    let queries = |flow: &Flow| members.iter().filter(|of| of.flows.contains(flow)).count();
+    let most = match users || flows.len() == 1 {
+        true => flows.into_iter().max_by_key(|flow| queries(flow)),
+        false => None,
+    };
+    most.unwrap_or(&Flow::Shared).clone()
 }
 
 /// The tables of the members, and how long the request took.
@@ -333,22 +341,30 @@ impl State {
                         true => 1.0 / members.len() as f64,
                         false => member.took.as_secs_f64() / alone.as_secs_f64(),
                     };
-                    let is_small = !matches!(table, Ok(table) if table.series() > MAX_QUERY_SERIES);
-                    if *took > SLOW || !is_small {
+                    let is_large = matches!(table, Ok(table) if !is_small(table));
+                    if *took > SLOW || is_large {
                         self.known.pop(&member.key);
                     } else {
-                        self.succeeded_joined(member, table.as_ref().ok(), took.mul_f64(part));
+                        let times = (took.mul_f64(part), *took <= MAX_QUERY_TIME);
+                        self.succeeded_joined(member, table.as_ref().ok(), times);
                     }
                 }
             }
+            // Or about the one who is charged for it.
+            Err(Error::Memory { .. }) => {}
             Err(error) if error.is_about_server() => {}
-            Err(_) => {
+            Err(error) => {
                 let now = Instant::now();
                 let group = &mut self.groups[group];
                 group.max_queries = (members.len() / 2).max(2);
                 group.failures += 1;
                 if group.failures >= MAX_FAILURES {
-                    (group.failures, group.paused_until) = (0, Some(now + ALONE));
+                    // Only late: that may have been the server.
+                    let pause = match error {
+                        Error::Timeout(_) => ALONE_AFTER_OUTAGE,
+                        _ => ALONE,
+                    };
+                    (group.failures, group.paused_until) = (0, Some(now + pause));
                 }
                 for member in members {
                     self.failed_joined(member, now);
@@ -358,9 +374,19 @@ impl State {
     }
 
     /// A request with this query succeeded.
-    fn succeeded_joined(&mut self, member: &Member, table: Option<&Table>, part: Duration) {
-        if let Some(Known::Fast { took, series, spoilt, .. }) = self.known.get_mut(&member.key) {
+    fn succeeded_joined(
+        &mut self,
+        member: &Member,
+        table: Option<&Table>,
+        (part, was_fast): (Duration, bool),
+    ) {
+        let Some(known) = self.known.get_mut(&member.key) else { return };
+        if let Known::Fast { until, took, series, spoilt } = known {
             (*took, *spoilt) = (part, 0);
+            // All of it took no longer than one may by itself.
+            if was_fast {
+                *until = believed_until(member.key, Instant::now());
+            }
             *series = table.map_or(*series, Table::series);
         }
     }
@@ -374,6 +400,17 @@ impl State {
             }
         }
     }
+}
+
+/// Until when what a query took is believed: spread over a fifth of the time, so that those that began together are
+/// not all measured at once.
+fn believed_until(key: u64, now: Instant) -> Instant {
+    now + MEASURED.mul_f64(1.0 - (key % 1024) as f64 / 5_120.0)
+}
+
+/// Whether a result is small enough for its query to be joined.
+fn is_small(table: &Table) -> bool {
+    table.series() <= MAX_QUERY_SERIES && table.bytes() <= MAX_QUERY_BYTES
 }
 
 /// The group of a query for these flows.

@@ -22,12 +22,9 @@ use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
 use std::fmt::Debug;
-use std::time::Duration;
 
-/// The number of objects per page of a list. A page is in memory both as text and as objects.
-const PAGE_SIZE: u32 = 200;
-/// How long a streamed list may send nothing before it is listed in pages.
-const STREAM_IDLE: Duration = Duration::from_secs(30);
+/// The number of objects per page of a list, as in kubectl. A page is in memory both as text and as objects.
+const PAGE_SIZE: u32 = 500;
 
 /// Reflects pods, native HPAs, Autoscalers, MetricRules, Deployments and StatefulSets of all namespaces
 /// into the index, for ever. Watches that fail are resumed with a backoff.
@@ -163,39 +160,18 @@ async fn reflect<K>(
 ) where
     K: Resource<DynamicType = ApiResource> + Clone + DeserializeOwned + Debug + Send + 'static,
 {
-    // Streamed, a list is one request instead of one per page, and no page is in memory.
-    let streamed = watcher::Config::default().streaming_lists();
-    let paged = watcher::Config::default().page_size(PAGE_SIZE);
-    let watch = |config| {
-        let (backoff, progress) = ResettableBackoff::new();
-        (watcher(api.clone(), config).backoff(backoff).boxed(), progress)
-    };
-    let (mut events, mut progress) = watch(streamed);
-    let (mut is_streamed, mut is_listing) = (true, true);
+    let (backoff, progress) = ResettableBackoff::new();
+    let config = watcher::Config::default().page_size(PAGE_SIZE);
+    let mut events = watcher(api, config).backoff(backoff).boxed();
     let mut failures = FailureLog::default();
-    // The known objects that the list in progress has not had yet.
-    let mut unlisted: HashSet<ObjectKey> = HashSet::new();
-    let mut objects = 0;
+    // The known objects that the list in progress has not had yet, and how many it has had.
+    let (mut unlisted, mut listed) = (HashSet::new(), 0);
     let received = |failures: &mut FailureLog, progress: &Progress| {
         progress.made();
         failures.succeeded();
         synced.event_received(kind);
     };
-    loop {
-        let idle = if is_streamed && is_listing { STREAM_IDLE } else { Duration::MAX };
-        let event = match tokio::time::timeout(idle, events.next()).await {
-            Ok(Some(event)) => Some(event).filter(|event| !is_streamed || !is_unstreamable(event)),
-            Ok(None) => return,
-            Err(_) => None,
-        };
-        let Some(event) = event else {
-            tracing::info!(
-                kind = kind.as_str(),
-                "Listing in pages: the API server streams no list"
-            );
-            ((events, progress), is_streamed) = (watch(paged.clone()), false);
-            continue;
-        };
+    while let Some(event) = events.next().await {
         match event {
             Err(error) => {
                 let text = worded_watch(&error);
@@ -219,23 +195,21 @@ async fn reflect<K>(
                 }
             }
             Ok(Event::Init) => {
-                (is_listing, objects) = (true, 0);
-                unlisted = cluster.read(handler.keys).into_iter().collect();
+                (unlisted, listed) = (cluster.read(handler.keys).into_iter().collect(), 0);
             }
             Ok(Event::InitApply(object)) => {
                 let key = key(&object);
                 unlisted.remove(&key);
-                objects += 1;
+                listed += 1;
                 (handler.apply)(cluster, key, object);
             }
             Ok(Event::InitDone) => {
-                is_listing = false;
                 for key in std::mem::take(&mut unlisted) {
                     (handler.delete)(cluster, &key);
                 }
-                tracing::debug!(kind = kind.as_str(), objects, "Listed objects");
+                tracing::debug!(kind = kind.as_str(), objects = listed, "Listed objects");
                 received(&mut failures, &progress);
-                synced.listed(kind, objects);
+                synced.listed(kind, listed);
                 cluster.write(handler.listed);
             }
             Ok(Event::Apply(object)) => {
@@ -260,12 +234,6 @@ fn refused_status(error: &watcher::Error) -> Option<u16> {
     }
 }
 
-/// Whether the API server refuses to stream a list: before Kubernetes 1.34 unless a feature gate is set.
-fn is_unstreamable<K>(event: &Result<Event<K>, watcher::Error>) -> bool {
-    matches!(event, Err(watcher::Error::WatchStartFailed(kube::Error::Api(status)))
-        if matches!(status.code, 400 | 422))
-}
-
 fn key<K: Resource>(object: &K) -> ObjectKey {
     ObjectKey {
         namespace: object.meta().namespace.clone().unwrap_or_default(),
@@ -282,30 +250,18 @@ mod tests {
     use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
     use std::time::Duration;
 
-    /// An API server that responds with this status. A watch sends nothing until it changes. A list is not streamed: the
-    /// server refuses to, or sends nothing.
-    fn api_server(
-        status: Arc<AtomicU16>,
-        requests: Arc<AtomicUsize>,
-        refuses_to_stream: bool,
-    ) -> Client {
+    /// An API server that responds with this status. A watch sends nothing until it changes.
+    fn api_server(status: Arc<AtomicU16>, requests: Arc<AtomicUsize>) -> Client {
         let service = tower::service_fn(move |request: Request<Body>| {
             requests.fetch_add(1, Ordering::SeqCst);
             let status = status.clone();
             async move {
-                let query = request.uri().query().unwrap_or_default();
-                let watches = query.contains("watch=true");
-                let streams = query.contains("sendInitialEvents=true");
-                if streams && !refuses_to_stream {
-                    std::future::pending::<()>().await;
-                }
-                while watches && !streams && status.load(Ordering::SeqCst) == 200 {
+                let watches =
+                    request.uri().query().is_some_and(|query| query.contains("watch=true"));
+                while watches && status.load(Ordering::SeqCst) == 200 {
                     tokio::time::sleep(Duration::from_millis(10)).await;
                 }
-                let status = match (status.load(Ordering::SeqCst), streams) {
-                    (200, true) => 422,
-                    (status, _) => status,
-                };
+                let status = status.load(Ordering::SeqCst);
                 let metadata = serde_json::json!({"name": "web", "namespace": "shop", "uid": "1"});
                 let body = match status {
                     200 => serde_json::to_vec(&serde_json::json!({
@@ -330,15 +286,8 @@ mod tests {
     async fn reflect_during(
         test: impl AsyncFnOnce(&Cluster, &WatchStatuses, &AtomicU16, &AtomicUsize),
     ) {
-        reflect_from(true, test).await;
-    }
-
-    async fn reflect_from(
-        refuses_to_stream: bool,
-        test: impl AsyncFnOnce(&Cluster, &WatchStatuses, &AtomicU16, &AtomicUsize),
-    ) {
         let (status, requests) = (Arc::new(AtomicU16::new(200)), Arc::<AtomicUsize>::default());
-        let client = api_server(status.clone(), requests.clone(), refuses_to_stream);
+        let client = api_server(status.clone(), requests.clone());
         let api = Api::all_with(client, &ApiResource::erase::<Autoscaler>(&()));
         let (cluster, synced) = (Cluster::default(), WatchStatuses::default());
         tokio::select! {
@@ -393,17 +342,6 @@ mod tests {
             status.store(404, Ordering::SeqCst);
             until(|| count() == 0).await;
             status.store(200, Ordering::SeqCst);
-        })
-        .await;
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_list_that_nothing_is_streamed_of_is_read_in_pages() {
-        reflect_from(false, async |cluster, _, _, _| {
-            tokio::time::sleep(Duration::from_secs(29)).await;
-            assert!(cluster.read(Index::autoscaler_keys).is_empty());
-            tokio::time::sleep(Duration::from_secs(2)).await;
-            assert_eq!(cluster.read(Index::autoscaler_keys).len(), 1);
         })
         .await;
     }

@@ -284,3 +284,36 @@ async fn what_spoils_users_requests_leaves_those_of_templates_as_they_are() {
     ask(&joiner, &seen, &users).await;
     assert_eq!(ask(&joiner, &seen, &templates).await.1, 1);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_query_that_is_good_by_itself_and_spoils_every_request_is_set_apart() {
+    let (joiner, seen) = joiner();
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    seen.lock().unwrap().bad = Bad::Stray;
+    // Others succeed in between, so that joining is never paused.
+    let others: Vec<String> = (20..30).map(|n| format!("hits_{n}")).collect();
+    ask(&joiner, &seen, &others).await;
+    for _ in 0..4 {
+        ask(&joiner, &seen, &queries(&TEN)).await;
+        ask(&joiner, &seen, &others).await;
+    }
+    let (results, _) = ask(&joiner, &seen, &queries(&TEN)).await;
+    assert!(results.iter().all(Result::is_ok));
+    let spoils = |query: &&String| query.contains("bad") && query.contains(QUERY_LABEL);
+    assert_eq!(seen.lock().unwrap().queries.iter().find(spoils), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_moment_of_the_server_ends_the_joining_for_a_minute() {
+    let (joiner, seen) = joiner();
+    let many: Vec<String> = (0..300).map(|n| format!("hits_{n}")).collect();
+    ask(&joiner, &seen, &many).await;
+    assert_eq!(ask(&joiner, &seen, &many).await.1, 5);
+    seen.lock().unwrap().delay = Duration::from_secs(3);
+    ask(&joiner, &seen, &many).await;
+    seen.lock().unwrap().delay = Duration::ZERO;
+    tokio::time::advance(Duration::from_secs(61)).await;
+    ask(&joiner, &seen, &many).await;
+    let sent = ask(&joiner, &seen, &many).await.1;
+    assert!(sent < 20, "{sent}");
+}

@@ -40,6 +40,11 @@ pub async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
     let meter = Meter::new(world, running.as_ref());
     let block = meter.measure(rounds).await;
     all_decided().await;
+    // Another side may have left the values.
+    if path.is_some() {
+        let all = world.size.autoscalers as f64;
+        assert!(block.decisions() >= all, "{name}: {} decisions", block.decisions());
+    }
     drop(running);
     block
 }

@@ -41,7 +41,8 @@ fn bounds(flags: &[String]) -> [(&'static str, f64); 6] {
 }
 
 /// Measures `autoscalers` with ten pods each, and prints the figures.
-pub async fn run(autoscalers: usize, flags: &[String]) {
+/// Returns whether all are within their bounds.
+pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
     let size = Size { autoscalers, pods: 10 };
     let world = World::start(size, false).await;
     world.make_autoscalers().await;
@@ -87,7 +88,7 @@ pub async fn run(autoscalers: usize, flags: &[String]) {
     leader.1.signal("KILL");
     add(fail_over(&world, port).await);
     println!();
-    report::print_alone(&figures, &bounds(flags));
+    report::print_alone(&figures, &bounds(flags))
 }
 
 /// Plimsoll's own metrics, of the replica at a port; none if it does not respond.

@@ -74,8 +74,10 @@ fn run_command(arguments: &[String]) -> ExitCode {
             let autoscalers =
                 rest.first().map_or(10_000, |number| number.parse().expect("a number"));
             let flags: Vec<String> = rest.iter().skip(1).map(|flag| (*flag).to_owned()).collect();
-            runtime().block_on(large::run(autoscalers, &flags));
-            return ExitCode::SUCCESS;
+            return match runtime().block_on(large::run(autoscalers, &flags)) {
+                true => ExitCode::SUCCESS,
+                false => ExitCode::FAILURE,
+            };
         }
         ["--alone", autoscalers, pods] => {
             let [autoscalers, pods] =

@@ -269,8 +269,10 @@ pub fn alone(size: Size, idle: &Block, block: &Block) -> Value {
 }
 
 /// Prints what Plimsoll alone takes, and whether it is within what a figure may be at most.
-pub fn print_alone(figures: &Value, bounds: &[(&str, f64)]) {
+/// Returns whether all are within their bounds.
+pub fn print_alone(figures: &Value, bounds: &[(&str, f64)]) -> bool {
     println!();
+    let mut all_met = true;
     for (name, figure) in figures.as_object().into_iter().flatten() {
         let bound = bounds.iter().find(|(of, _)| of == name);
         let verdict = bound.map_or(String::new(), |(_, most)| {
@@ -279,9 +281,11 @@ pub fn print_alone(figures: &Value, bounds: &[(&str, f64)]) {
                 Some(figure) if figure <= *most => "met",
                 Some(_) => "not met",
             };
+            all_met &= verdict == "met";
             format!("  at most {most}: {verdict}")
         });
         println!("{name:<44} {figure:>12}{verdict}");
     }
     println!("bench-large: {figures}");
+    all_met
 }

@@ -134,11 +134,15 @@ async fn a_replica_that_does_not_lead_reads_metrics_once_in_a_turn_while_all_is_
     assert!(log.of("GET").iter().filter(is_query).count() > before);
 }
 
-/// Or a fallback would come later after a takeover, by as much as a turn.
+/// Where it has a fallback: that would come later after a takeover, by as much as a turn.
 #[tokio::test]
 async fn what_the_leader_could_not_read_is_read_in_each_period() {
     let (control, log) = World::new(3, Some(3), |_, _| None).run();
-    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+    let autoscaler = put(
+        &control,
+        "web",
+        json!({"maxReplicas": 9, "fallback": {"failureThreshold": 3, "replicas": 4}}),
+    );
     let mut state = AutoscalerState::default();
     let shows = |status: &str, reason: &str| {
         let record = control.ctx.cluster.read(|index| index.autoscaler(&autoscaler.key)).unwrap();
@@ -165,7 +169,11 @@ async fn what_the_leader_could_not_read_is_read_in_each_period() {
 #[tokio::test]
 async fn a_new_leader_knows_since_when_a_metric_has_failed() {
     let (control, log) = World::new(3, None, |_, _| None).run();
-    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+    let autoscaler = put(
+        &control,
+        "web",
+        json!({"maxReplicas": 9, "fallback": {"failureThreshold": 3, "replicas": 4}}),
+    );
     let mut state = AutoscalerState::default();
     let mut since = Vec::new();
     for _ in 0..3 {
