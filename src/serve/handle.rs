@@ -11,7 +11,7 @@ use super::{custom, discovery, external, negotiate, openapi, resource_metrics};
 use crate::telemetry::Metrics;
 use crate::watch::{AutoscalerRef, ObjectKey};
 use axum::body::Body;
-use axum::extract::{Extension, Query, Request, State};
+use axum::extract::{Query, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
@@ -22,10 +22,12 @@ use std::sync::Arc;
 /// Dispatches a request, and encodes the response.
 pub async fn handle(
     State(server): State<Arc<Server>>,
-    Extension(ParsedPath(path)): Extension<ParsedPath>,
     request: Request,
 ) -> Result<Response<Body>, ApiError> {
-    let (parts, _) = request.into_parts();
+    let (mut parts, _) = request.into_parts();
+    let Some(ParsedPath(path)) = parts.extensions.remove() else {
+        return Err(ApiError::internal("the path was not parsed"));
+    };
     let content = dispatch(&server, path, &parts).await?;
     encode(content, &parts.uri, &parts.headers)
 }
@@ -56,7 +58,7 @@ async fn dispatch(
         return Err(ApiError::not_acceptable());
     }
     if is_watch && let RequestInfo::Decisions { namespace, .. } = &info {
-        let user = parts.extensions.get::<RequestUser>().and_then(|user| user.0.as_ref());
+        let user = parts.extensions.get::<RequestUser>().and_then(|user| user.0.as_deref());
         let options = parameters(&parts.uri)?;
         return server.decisions.watch(namespace.as_deref(), &options, parts, user).await;
     }

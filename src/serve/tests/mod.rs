@@ -139,7 +139,7 @@ fn on_connection(path: &str, token: Option<&str>) -> Request {
 fn authenticated(path: &str, user: Option<UserInfo>) -> Request {
     let mut request = get(path);
     request.extensions_mut().insert(ParsedPath(RequestInfo::parse(path)));
-    request.extensions_mut().insert(RequestUser(user));
+    request.extensions_mut().insert(RequestUser(user.map(Arc::new)));
     request
 }
 
