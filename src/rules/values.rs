@@ -1,18 +1,14 @@
 //! The values of the metrics that rules serve: of objects, external, and usage.
 
 use super::failure::RuleQueryError;
-use super::metric_rules::Source;
-use super::registry::{ObjectMetric, RuleSource};
-use super::rule::Rule;
-use super::rule_set::RuleSet;
-use super::service::{Rules, RulesState};
+use super::objects::Names;
+use super::rule_query::selector_matchers;
+use super::service::Rules;
 use super::usage::{ResourceRules, UsageRule};
-use crate::blocking;
 use crate::k8s::{LabelSet, Quantity, Selector};
 use crate::prometheus::InvalidSample;
-use crate::promql::matcher::{Matcher, is_label_name};
-use crate::promql::query::{Query, times};
-use crate::samples::{Caller, MetricError, ObjectSample, QueryHandle, QueryResult, Reader};
+use crate::promql::matcher::Matcher;
+use crate::samples::{Caller, MetricError, QueryHandle, QueryResult, Reader};
 use crate::time::UnixMillis;
 use crate::watch::{GroupResource, ObjectKey, ResourceInfo};
 use std::collections::BTreeMap;
@@ -31,20 +27,10 @@ pub struct ObjectValue {
 
 /// The values of a metric for objects of one resource.
 pub struct ObjectValues {
-    /// The resource of the objects.
-    pub resource: ResourceInfo,
     /// The values, in the order of the objects.
     pub values: Vec<ObjectValue>,
     /// The handle to repeat the query.
     pub handle: QueryHandle,
-}
-
-/// What a metric of objects is queried from.
-enum ObjectSource {
-    /// A rule of the administrator.
-    Administrator(Arc<RuleSet>, RuleSource),
-    /// A MetricRule of the namespace.
-    MetricRule(Source),
 }
 
 /// The objects of a request.
@@ -98,113 +84,28 @@ impl Rules {
         series: &Selector,
         reader: Reader,
     ) -> Result<ObjectValues, RuleQueryError> {
-        if !self.any_custom() && !self.metric_rules().any(namespace) {
-            return Err(RuleQueryError::NotFound);
-        }
-        let Some(info) = self.resources().find(resource).await else {
-            return Err(match selection {
-                ObjectSelection::Name(_) => RuleQueryError::NotFound,
-                ObjectSelection::Selector(_) => {
-                    RuleQueryError::Unlistable(format!("the cluster has no resource {resource}"))
-                }
-            });
-        };
-        let key = ObjectMetric {
-            resource: info.name.clone(),
-            namespaced: !namespace.is_empty(),
-            metric: metric.to_owned(),
-        };
-        let Some(source) = self.source(namespace, &key).await else {
-            // Until then it may be a MetricRule's, and another adapter may have other values of it.
-            return Err(match self.metric_rules().has_synced(namespace) {
-                true => RuleQueryError::NotFound,
-                false => RuleQueryError::NotListed,
-            });
-        };
-        let names = match selection {
-            ObjectSelection::Name(name) => vec![name.to_owned()],
-            ObjectSelection::Selector(selector) => {
-                self.lister().names(&info, namespace, selector).await?
-            }
-        };
-        if names.is_empty() {
-            return Err(RuleQueryError::NotFound);
-        }
-        let found = match &source {
-            ObjectSource::Administrator(rules, RuleSource { rule, series: name }) => {
-                let rule = &rules.custom[*rule];
-                let (query, label) =
-                    self.object_query(rule, name, &info.name, namespace, names.clone(), series)?;
-                let samples = self.backend(rule.series.backend.as_ref()).samples;
-                samples.objects(&query, label, &Caller::of(namespace).read_by(reader)).await?
-            }
-            ObjectSource::MetricRule(source) => {
-                let selector = selector_matchers(series)?;
-                let labels = self.metric_rules().labels();
-                let query = blocking::run(|| source.query(&names, &selector, &labels));
-                let query = query.map_err(RuleQueryError::Query)?;
-                let (samples, label) = (self.backend(None).samples, source.label.to_string());
-                samples.objects(&query, label, &Caller::user(namespace).read_by(reader)).await?
-            }
-        };
-        let by_name = found.by_object();
-        let value = |name: String| {
-            // The last of several series counts, as in prometheus-adapter.
-            let ObjectSample { value, time } = by_name.all(&name).last()?;
-            Some(ObjectValue { name, value, time })
-        };
-        let single = matches!(selection, ObjectSelection::Name(_));
-        let values: Vec<ObjectValue> = names.into_iter().filter_map(value).collect();
-        if values.is_empty() && single {
-            return Err(RuleQueryError::NoValue);
-        }
-        Ok(ObjectValues { resource: info, values, handle: found.values.handle().clone() })
+        let query = self.query(namespace, resource, selection, metric, series, reader).await?;
+        let samples = self.samples(&query).await?;
+        let (values, handle) = (query.values(&samples)?, samples.values.handle().clone());
+        Ok(ObjectValues { values, handle })
     }
 
-    /// What a metric is queried from: a rule of the administrator, or else a MetricRule of the namespace. If
-    /// neither serves it, the series of the administrator's rules are listed first.
-    async fn source(&self, namespace: &str, key: &ObjectMetric) -> Option<ObjectSource> {
-        let administrators = |state: &RulesState| {
-            let source = state.registry.custom(key)?;
-            Some(ObjectSource::Administrator(state.rules.clone(), source.clone()))
-        };
-        let known = administrators(&self.state())
-            .or_else(|| self.metric_rules().find(namespace, key).map(ObjectSource::MetricRule));
-        if known.is_some() || !self.any_custom() {
-            return known;
-        }
-        self.known(&format!("{}/{}", key.resource, key.metric), administrators).await
-    }
-
-    /// Whether a metric of objects is known to be served in a namespace.
-    pub fn serves(&self, namespace: &str, metric: &ObjectMetric) -> bool {
-        self.state().registry.custom(metric).is_some()
-            || self.metric_rules().find(namespace, metric).is_some()
-    }
-
-    fn object_query(
+    /// The names of the pods of a namespace that a selector selects, optionally only the one of this name.
+    ///
+    /// # Errors
+    /// If they can't be listed.
+    pub async fn pod_names(
         &self,
-        rule: &Rule,
-        series: &str,
-        resource: &GroupResource,
         namespace: &str,
-        names: Vec<String>,
+        name: Option<&str>,
         selector: &Selector,
-    ) -> Result<(Query, String), RuleQueryError> {
-        let map = self.resources().map();
-        let label = rule.labels.label(resource, &map).ok_or(RuleQueryError::NotFound)?;
-        let namespaces = rule.labels.label(&GroupResource::core("namespaces"), &map);
-        let mut matchers = selector_matchers(selector)?;
-        if !namespace.is_empty() {
-            let label = namespaces.as_deref().ok_or(RuleQueryError::NotFound)?;
-            // Last, so that no requirement of the selector can replace the namespace.
-            matchers.push((label, Matcher::Is(namespace.to_owned())));
-        }
-        matchers.push((&label, Matcher::any_of(names)));
-        let group_by = std::slice::from_ref(&label);
-        let query = rule.render(series, &matchers, group_by).map_err(RuleQueryError::Query)?;
-        let times = times(series, &matchers, group_by);
-        Ok((Query { values: query.into(), times }, label))
+    ) -> Result<Names, RuleQueryError> {
+        self.lister().pod_names(namespace, name, selector).await
+    }
+
+    /// Whether the names of a namespace's pods would be the same again.
+    pub fn has_pod_names(&self, namespace: &str, names: &Names) -> bool {
+        self.lister().has(names, namespace)
     }
 
     /// The labels of the pods that a selector selects, by namespace and name, optionally of one
@@ -369,18 +270,6 @@ impl Rules {
         });
         Ok(usage.collect())
     }
-}
-
-fn selector_matchers(selector: &Selector) -> Result<Vec<(&str, Matcher)>, RuleQueryError> {
-    let matcher = |requirement| {
-        let matcher = Matcher::of(requirement).ok_or(RuleQueryError::NotFound)?;
-        let label = requirement.key.as_str();
-        if !is_label_name(label) {
-            return Err(RuleQueryError::Label(label.to_owned()));
-        }
-        Ok((label, matcher))
-    };
-    selector.requirements().iter().map(matcher).collect()
 }
 
 /// Usage is never negative.

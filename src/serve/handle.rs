@@ -128,7 +128,7 @@ async fn resource(
             Ok(ResponseContent::Discovery(discovery::resources(*group, *version, &resources)))
         }
         RequestInfo::Object(object) => {
-            let values = custom::objects(server, object, &parameters(&parts.uri)?).await;
+            let values = custom::objects(server, object, &parts.uri).await;
             forward_if_not_found(server, ApiGroup::Custom, (&info, &parts.uri), values).await
         }
         RequestInfo::External { namespace, metric } => {
@@ -198,7 +198,11 @@ fn live_autoscaler(path: &str) -> Option<AutoscalerRef> {
     }
 }
 
-fn parameters<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
+/// The query parameters of a request.
+///
+/// # Errors
+/// 400 if they are not those.
+pub fn parameters<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
     let parsed = Query::<T>::try_from_uri(uri);
     parsed.map(|Query(parsed)| parsed).map_err(|error| ApiError::bad_request(error.to_string()))
 }

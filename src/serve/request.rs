@@ -106,6 +106,13 @@ pub struct ObjectMetricRequest {
     pub of_namespace: bool,
 }
 
+impl ObjectMetricRequest {
+    /// The namespace that it is counted to; empty for the whole cluster.
+    pub fn flow(&self) -> &String {
+        if self.of_namespace { &self.name } else { &self.namespace }
+    }
+}
+
 /// A version of an API group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
@@ -196,8 +203,7 @@ impl RequestInfo {
     /// The namespace of the request, if it is for one.
     pub fn namespace(&self) -> Option<&str> {
         let namespace = match self {
-            Self::Object(object) if object.of_namespace => &object.name,
-            Self::Object(object) => &object.namespace,
+            Self::Object(object) => object.flow(),
             Self::External { namespace, .. } => namespace,
             Self::Pods { namespace, .. } | Self::Decisions { namespace, .. } => {
                 namespace.as_ref()?

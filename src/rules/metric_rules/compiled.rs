@@ -235,6 +235,12 @@ impl CompiledRule {
 }
 
 impl Source {
+    /// Whether another has the same queries, and these are the labels that both were compiled for.
+    pub fn is(&self, other: &Self, labels: &PodLabels) -> bool {
+        let (these, those) = ((&self.series, &self.label), (&other.series, &other.label));
+        Arc::ptr_eq(&self.rule, &other.rule) && these == those && self.rule.labels == *labels
+    }
+
     /// The query for these objects, and whether the rule was compiled for these labels.
     ///
     /// # Errors

@@ -2,6 +2,7 @@
 
 mod authorizer;
 mod dispatch;
+mod known_requests;
 mod layers;
 mod router;
 
@@ -92,6 +93,7 @@ fn server(client: &Client) -> Server {
         pod_queries: Reloadable::new(pod_queries),
         forward: Reloadable::default(),
         rules: rules.clone(),
+        known_requests: Default::default(),
         groups: vec![ApiGroup::Custom, ApiGroup::Resource],
         authenticator: authenticator(client, TrustStore::default(), &metrics),
         authorizer: authorizer(client, &metrics),
