@@ -2,28 +2,23 @@
 
 use super::failure::RuleQueryError;
 use super::objects::Names;
-use super::rule_query::selector_matchers;
-use super::service::Rules;
+use super::registry::{ObjectMetric, RuleSource};
+use super::rule::Rule;
+use super::rule_query::{
+    ObjectSelection, ObjectSource, ObjectValue, Objects, RuleQuery, selector_matchers,
+};
+use super::service::{Rules, RulesState};
 use super::usage::{ResourceRules, UsageRule};
+use crate::blocking;
 use crate::k8s::{LabelSet, Quantity, Selector};
 use crate::prometheus::InvalidSample;
 use crate::promql::matcher::Matcher;
-use crate::samples::{Caller, MetricError, QueryHandle, QueryResult, Reader};
+use crate::promql::query::{Query, times};
+use crate::samples::{Caller, MetricError, ObjectSamples, QueryHandle, QueryResult, Reader, Store};
 use crate::time::UnixMillis;
 use crate::watch::{GroupResource, ObjectKey, ResourceInfo};
 use std::collections::BTreeMap;
 use std::sync::Arc;
-
-/// An object's value of a metric.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ObjectValue {
-    /// The name of the object.
-    pub name: String,
-    /// The value.
-    pub value: Quantity,
-    /// When it was measured.
-    pub time: UnixMillis,
-}
 
 /// The values of a metric for objects of one resource.
 pub struct ObjectValues {
@@ -31,15 +26,6 @@ pub struct ObjectValues {
     pub values: Vec<ObjectValue>,
     /// The handle to repeat the query.
     pub handle: QueryHandle,
-}
-
-/// The objects of a request.
-#[derive(Clone, Copy, Debug)]
-pub enum ObjectSelection<'a> {
-    /// The object of this name.
-    Name(&'a str),
-    /// The objects that a selector selects.
-    Selector(&'a Selector),
 }
 
 /// The usage of pods.
@@ -71,6 +57,167 @@ pub struct NodeUsage {
 }
 
 impl Rules {
+    /// The query for a metric of objects of a resource. Without a namespace, the objects are cluster-scoped.
+    ///
+    /// # Errors
+    /// As [`RuleQueryError`] says.
+    pub async fn query(
+        &self,
+        namespace: &str,
+        resource: &GroupResource,
+        selection: ObjectSelection<'_>,
+        metric: &str,
+        series: &Selector,
+        reader: Reader,
+    ) -> Result<RuleQuery, RuleQueryError> {
+        if !self.any(namespace) {
+            return Err(RuleQueryError::NotFound);
+        }
+        // Before anything is made of it: a newer one would be another.
+        let resources = self.resources().map();
+        let Some(info) = self.resources().find(resource).await else {
+            return Err(match selection {
+                ObjectSelection::Name(_) => RuleQueryError::NotFound,
+                ObjectSelection::Selector(_) => {
+                    RuleQueryError::Unlistable(format!("the cluster has no resource {resource}"))
+                }
+            });
+        };
+        let metric = ObjectMetric {
+            resource: info.name.clone(),
+            namespaced: !namespace.is_empty(),
+            metric: metric.to_owned(),
+        };
+        let Some(source) = self.source(namespace, &metric).await else {
+            // Until then it may be a MetricRule's, and another adapter may have other values of it.
+            return Err(match self.metric_rules().has_synced(namespace) {
+                true => RuleQueryError::NotFound,
+                false => RuleQueryError::NotListed,
+            });
+        };
+        let objects = match selection {
+            ObjectSelection::Name(name) => Objects::Named([name.to_owned()]),
+            ObjectSelection::Selector(selector) => {
+                Objects::Selected(self.lister().names(&info, namespace, selector).await?)
+            }
+        };
+        let names = objects.names();
+        if names.is_empty() {
+            return Err(RuleQueryError::NotFound);
+        }
+        let query = match &source {
+            ObjectSource::Administrator(rules, RuleSource { rule, series: name }) => {
+                let rule = &rules.custom[*rule];
+                let (query, label) =
+                    self.rendered(rule, name, &info.name, namespace, names.to_vec(), series)?;
+                let caller = Caller::of(namespace).read_by(reader);
+                self.store(&source).object_query(&query, &label, caller)
+            }
+            ObjectSource::MetricRule(of) => {
+                let selector = selector_matchers(series)?;
+                let labels = self.metric_rules().labels();
+                let query = blocking::run(|| of.query(names, &selector, &labels));
+                let query = query.map_err(RuleQueryError::Query)?;
+                let caller = Caller::user(namespace).read_by(reader);
+                self.store(&source).object_query(&query, &of.label, caller)
+            }
+        };
+        let namespace = namespace.to_owned();
+        Ok(RuleQuery { resource: info, objects, query, namespace, metric, source, resources })
+    }
+
+    /// The samples of a query.
+    ///
+    /// # Errors
+    /// As [`RuleQueryError`] says.
+    pub async fn samples(&self, query: &RuleQuery) -> Result<ObjectSamples, RuleQueryError> {
+        Ok(self.store(&query.source).samples(&query.query).await?)
+    }
+
+    /// Whether a query would be made again as it is: rules, resources and objects are the same.
+    pub fn is_current(&self, query: &RuleQuery) -> bool {
+        let RuleQuery { objects, namespace, metric, source, resources, .. } = query;
+        if !Arc::ptr_eq(resources, &self.resources().map()) || !self.any(namespace) {
+            return false;
+        }
+        let state = self.state();
+        let same_source = match (state.registry.custom(metric), source) {
+            (Some(now), ObjectSource::Administrator(rules, source)) => {
+                Arc::ptr_eq(&state.rules, rules) && now == source
+            }
+            (None, ObjectSource::MetricRule(source)) => {
+                self.metric_rules().is_current(namespace, metric, source)
+            }
+            _ => false,
+        };
+        same_source
+            && match objects {
+                Objects::Named(_) => true,
+                Objects::Selected(names) => self.lister().has(names, namespace),
+            }
+    }
+
+    /// Whether there are rules for metrics of objects of a namespace.
+    fn any(&self, namespace: &str) -> bool {
+        self.any_custom() || self.metric_rules().any(namespace)
+    }
+
+    fn store(&self, source: &ObjectSource) -> Store {
+        let backend = match source {
+            ObjectSource::Administrator(rules, RuleSource { rule, .. }) => {
+                rules.custom[*rule].series.backend.as_ref()
+            }
+            ObjectSource::MetricRule(_) => None,
+        };
+        self.backend(backend).samples
+    }
+
+    /// What a metric is queried from: a rule of the administrator, or else a MetricRule of the namespace. If
+    /// neither serves it, the series of the administrator's rules are listed first.
+    async fn source(&self, namespace: &str, metric: &ObjectMetric) -> Option<ObjectSource> {
+        let administrators = |state: &RulesState| {
+            let source = state.registry.custom(metric)?;
+            Some(ObjectSource::Administrator(state.rules.clone(), source.clone()))
+        };
+        let known = administrators(&self.state())
+            .or_else(|| self.metric_rules().find(namespace, metric).map(ObjectSource::MetricRule));
+        if known.is_some() || !self.any_custom() {
+            return known;
+        }
+        self.known(&format!("{}/{}", metric.resource, metric.metric), administrators).await
+    }
+
+    /// Whether a metric of objects is known to be served in a namespace.
+    pub fn serves(&self, namespace: &str, metric: &ObjectMetric) -> bool {
+        self.state().registry.custom(metric).is_some()
+            || self.metric_rules().find(namespace, metric).is_some()
+    }
+
+    fn rendered(
+        &self,
+        rule: &Rule,
+        series: &str,
+        resource: &GroupResource,
+        namespace: &str,
+        names: Vec<String>,
+        selector: &Selector,
+    ) -> Result<(Query, String), RuleQueryError> {
+        let map = self.resources().map();
+        let label = rule.labels.label(resource, &map).ok_or(RuleQueryError::NotFound)?;
+        let namespaces = rule.labels.label(&GroupResource::core("namespaces"), &map);
+        let mut matchers = selector_matchers(selector)?;
+        if !namespace.is_empty() {
+            let label = namespaces.as_deref().ok_or(RuleQueryError::NotFound)?;
+            // Last, so that no requirement of the selector can replace the namespace.
+            matchers.push((label, Matcher::Is(namespace.to_owned())));
+        }
+        matchers.push((&label, Matcher::any_of(names)));
+        let group_by = std::slice::from_ref(&label);
+        let query = rule.render(series, &matchers, group_by).map_err(RuleQueryError::Query)?;
+        let times = times(series, &matchers, group_by);
+        Ok((Query { values: query.into(), times }, label))
+    }
+
     /// The values of a metric for objects of a resource. Without a namespace, the objects are cluster-scoped.
     ///
     /// # Errors

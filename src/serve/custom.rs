@@ -54,7 +54,7 @@ enum Source {
     /// The metric of a generated name.
     Generated(GeneratedMetric),
     /// A rule.
-    Rule(RuleQuery),
+    Rule(Box<RuleQuery>),
 }
 
 struct GeneratedMetric {
@@ -163,7 +163,8 @@ impl Asked {
                 let series = &selectors.series;
                 let query =
                     server.rules.query(namespace, &resource, which, metric, series, Reader::Client);
-                Source::Rule(query.await.map_err(|failure| rule_error(request, failure))?)
+                let query = query.await.map_err(|failure| rule_error(request, failure))?;
+                Source::Rule(Box::new(query))
             }
         };
         Ok(Self { selectors, source })

@@ -19,7 +19,7 @@ const KNOWN_REQUEST_TTL: Duration = Duration::from_secs(60);
 /// Known requests, by path and query.
 #[derive(Clone)]
 pub struct KnownRequests {
-    cache: Cache<Box<str>, Arc<KnownRequest>>,
+    cache: Cache<Arc<str>, Arc<KnownRequest>>,
     quota: Arc<ByteQuota>,
 }
 
@@ -36,7 +36,7 @@ pub struct KnownRequest {
 
 impl Default for KnownRequests {
     fn default() -> Self {
-        let bytes = |uri: &Box<str>, known: &Arc<KnownRequest>| uri.len() + known.bytes;
+        let bytes = |uri: &Arc<str>, known: &Arc<KnownRequest>| uri.len() + known.bytes;
         Self {
             cache: cache::of_bytes(KNOWN_REQUEST_BYTES, KNOWN_REQUEST_TTL, bytes),
             quota: Arc::new(ByteQuota::new(KNOWN_REQUEST_BYTES)),

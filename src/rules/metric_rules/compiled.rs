@@ -84,8 +84,8 @@ pub(super) struct Listing {
 /// What a metric of a MetricRule is queried from.
 #[derive(Clone, Debug)]
 pub struct Source {
-    rule: Arc<CompiledRule>,
-    series: Arc<str>,
+    pub(super) rule: Arc<CompiledRule>,
+    pub(super) series: Arc<str>,
     /// The label that names the objects.
     pub(in super::super) label: Arc<str>,
 }
@@ -235,12 +235,6 @@ impl CompiledRule {
 }
 
 impl Source {
-    /// Whether another has the same queries, and these are the labels that both were compiled for.
-    pub fn is(&self, other: &Self, labels: &PodLabels) -> bool {
-        let (these, those) = ((&self.series, &self.label), (&other.series, &other.label));
-        Arc::ptr_eq(&self.rule, &other.rule) && these == those && self.rule.labels == *labels
-    }
-
     /// The query for these objects, and whether the rule was compiled for these labels.
     ///
     /// # Errors
