@@ -4,20 +4,18 @@
 use super::encode::ResponseContent;
 use super::error::ApiError;
 use super::generated;
-use super::handle::parameters;
-use super::options::{label_selector, selected_name};
+use super::known_requests::{Asked, GeneratedMetric, Selectors, Source, Values};
+use super::options::{label_selector, parameters, selected_name};
 use super::request::{ApiGroup, ObjectMetricRequest, Version};
 use super::server::Server;
 use super::timestamp::timestamp;
 use crate::clock::WallClock;
 use crate::k8s::{Quantity, Selector};
-use crate::promql::query::{Per, PodQueries, PrometheusMetric};
-use crate::rules::{Names, ObjectSelection, ObjectValue, RuleQuery, RuleQueryError, pod_info};
-use crate::samples::{MetricError, ObjectSample, ObjectSamples, PodQuery, Reader};
-use crate::time::UnixMillis;
+use crate::promql::query::{Per, PrometheusMetric};
+use crate::rules::{ObjectSelection, ObjectValue, RuleQueryError, pod_info};
+use crate::samples::{MetricError, ObjectSample, ObjectSamples, Reader};
 use crate::watch::{GroupResource, ResourceInfo};
 use axum::http::Uri;
-use bytes::Bytes;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
@@ -35,41 +33,6 @@ pub struct MetricListOptions {
     metric_label_selector: String,
     /// Selects objects by field. Only `metadata.name` of the path's object is supported.
     field_selector: String,
-}
-
-/// What a request asks for, and what that was made of.
-pub struct Asked {
-    selectors: Arc<Selectors>,
-    source: Source,
-}
-
-/// What selects objects and series.
-struct Selectors {
-    objects: Selector,
-    series: Selector,
-}
-
-/// Where the values come from.
-enum Source {
-    /// The metric of a generated name.
-    Generated(GeneratedMetric),
-    /// A rule.
-    Rule(Box<RuleQuery>),
-}
-
-struct GeneratedMetric {
-    metric: Arc<PrometheusMetric>,
-    queries: Arc<PodQueries>,
-    query: PodQuery,
-    pods: Names,
-}
-
-/// The response to a request, and the time of its oldest value.
-#[derive(Clone)]
-pub struct Values {
-    /// The response as JSON.
-    pub json: Bytes,
-    oldest: Option<UnixMillis>,
 }
 
 /// The values of a metric, of one object or of all that a selector matches.
@@ -187,23 +150,6 @@ impl Asked {
             (Source::Rule(query), None) => server.rules.is_current(query),
             _ => false,
         }
-    }
-
-    /// Whether [`is_current`](Self::is_current) can tell.
-    fn may_be_kept(&self) -> bool {
-        match &self.source {
-            Source::Generated(of) => of.pods.may_be_kept() && of.query.may_be_kept(),
-            Source::Rule(query) => query.may_be_kept(),
-        }
-    }
-
-    /// The approximate memory in bytes.
-    pub fn bytes(&self) -> usize {
-        let source = match &self.source {
-            Source::Generated(of) => of.query.query.bytes() + of.pods.bytes(),
-            Source::Rule(query) => query.bytes(),
-        };
-        size_of::<Self>() + size_of::<Selectors>() + source
     }
 
     async fn samples(

@@ -4,18 +4,17 @@ use super::encode::{ResponseContent, encode, json};
 use super::error::ApiError;
 use super::health::{self, Detail};
 use super::layers::{ParsedPath, RequestUser};
-use super::options::ListOptions;
+use super::options::{ListOptions, parameters};
 use super::request::{ApiGroup, PathError, RequestInfo};
 use super::server::Server;
 use super::{custom, discovery, external, negotiate, openapi, resource_metrics};
 use crate::telemetry::Metrics;
 use crate::watch::{AutoscalerRef, ObjectKey};
 use axum::body::Body;
-use axum::extract::{Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
-use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use std::sync::Arc;
 
@@ -196,15 +195,6 @@ fn live_autoscaler(path: &str) -> Option<AutoscalerRef> {
         "horizontalpodautoscalers" => Some(AutoscalerRef::hpa(key)),
         _ => None,
     }
-}
-
-/// The query parameters of a request.
-///
-/// # Errors
-/// 400 if they are not those.
-pub fn parameters<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
-    let parsed = Query::<T>::try_from_uri(uri);
-    parsed.map(|Query(parsed)| parsed).map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
 #[cfg(test)]

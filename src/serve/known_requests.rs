@@ -1,13 +1,17 @@
 //! What requests for metrics of objects ask for, and the responses to them, kept for when they are repeated. What they were made
 //! of is looked at each time: the same request without this would have the same response.
 
-use super::custom::{Asked, Values};
 use super::error::ApiError;
 use super::request::ObjectMetricRequest;
 use crate::cache::{self, Cache};
+use crate::k8s::Selector;
+use crate::promql::query::{PodQueries, PrometheusMetric};
 use crate::quota::{ByteQuota, QuotaGuard};
-use crate::samples::Origin;
+use crate::rules::{Names, RuleQuery};
+use crate::samples::{Origin, PodQuery};
+use crate::time::UnixMillis;
 use axum::http::Uri;
+use bytes::Bytes;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -15,6 +19,51 @@ use std::time::Duration;
 pub const KNOWN_REQUEST_BYTES: usize = 12 << 20;
 /// How long a request is known.
 const KNOWN_REQUEST_TTL: Duration = Duration::from_secs(60);
+
+/// What a request asks for, and what that was made of.
+pub struct Asked {
+    /// What it selects.
+    pub selectors: Arc<Selectors>,
+    /// Where the values come from.
+    pub source: Source,
+}
+
+/// What selects objects and series.
+pub struct Selectors {
+    /// The objects.
+    pub objects: Selector,
+    /// The series.
+    pub series: Selector,
+}
+
+/// Where the values come from.
+pub enum Source {
+    /// The metric of a generated name.
+    Generated(GeneratedMetric),
+    /// A rule.
+    Rule(Box<RuleQuery>),
+}
+
+/// The metric of a generated name, and what it was made of.
+pub struct GeneratedMetric {
+    /// The metric.
+    pub metric: Arc<PrometheusMetric>,
+    /// What made the query.
+    pub queries: Arc<PodQueries>,
+    /// The query.
+    pub query: PodQuery,
+    /// The pods that are selected.
+    pub pods: Names,
+}
+
+/// The response to a request, and the time of its oldest value.
+#[derive(Clone)]
+pub struct Values {
+    /// The response as JSON.
+    pub json: Bytes,
+    /// The time of the oldest value.
+    pub oldest: Option<UnixMillis>,
+}
 
 /// Known requests, by path and query.
 #[derive(Clone)]
@@ -41,6 +90,25 @@ impl Default for KnownRequests {
             cache: cache::of_bytes(KNOWN_REQUEST_BYTES, KNOWN_REQUEST_TTL, bytes),
             quota: Arc::new(ByteQuota::new(KNOWN_REQUEST_BYTES)),
         }
+    }
+}
+
+impl Asked {
+    /// Whether it can be told if the request would ask for the same again.
+    fn may_be_kept(&self) -> bool {
+        match &self.source {
+            Source::Generated(of) => of.pods.may_be_kept() && of.query.may_be_kept(),
+            Source::Rule(query) => query.may_be_kept(),
+        }
+    }
+
+    /// The approximate memory in bytes.
+    pub fn bytes(&self) -> usize {
+        let source = match &self.source {
+            Source::Generated(of) => of.query.query.bytes() + of.pods.bytes(),
+            Source::Rule(query) => query.bytes(),
+        };
+        size_of::<Self>() + size_of::<Selectors>() + source
     }
 }
 
