@@ -8,8 +8,9 @@ use crate::ledger_copy::LedgerCopy;
 use crate::replica::{self, Clock, Parts, Replica, Shared, Stop};
 use crate::serve::{
     ApiGroup, Authenticator, Authorizer, AuthorizerOptions, CaBundleStatus, Decisions, Health,
-    Listener, Server, ServingCa, ServingCertificate, TlsError, TlsOptions, TokenAuthenticator,
-    TrustOptions, TrustStore, listen, router, run_ca_injector, run_trust_reflector,
+    KnownRequests, Listener, Server, ServingCa, ServingCertificate, TlsError, TlsOptions,
+    TokenAuthenticator, TrustOptions, TrustStore, listen, router, run_ca_injector,
+    run_trust_reflector,
 };
 use crate::telemetry::Metrics;
 use axum::Router;
@@ -183,6 +184,7 @@ fn server(
         pod_queries: config.pod_queries.clone(),
         forward: config.forward.clone(),
         rules: rules.clone(),
+        known_requests: KnownRequests::default(),
         groups: [&flags.metrics_apis[..], &[ApiGroup::Decisions]].concat(),
         decisions,
         authenticator: Authenticator::new(

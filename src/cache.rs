@@ -41,6 +41,14 @@ where
         (Instant::now() < expires).then_some(value)
     }
 
+    /// Removes the value of a key.
+    pub fn remove<Q: Eq + Hash + ?Sized>(&self, key: &Q)
+    where
+        K: Borrow<Q>,
+    {
+        self.entries.invalidate(key);
+    }
+
     /// Inserts a value for the TTL of the cache.
     pub fn insert(&self, key: K, value: V) {
         self.insert_for(self.ttl, key, value);
@@ -132,6 +140,7 @@ mod tests {
             ("callers", samples::RECENT_QUERY_BYTES),
             ("metric types", 3 * samples::METRIC_TYPE_BYTES),
             ("unknown metrics", rules::UNKNOWN_NAME_BYTES),
+            ("known requests", serve::KNOWN_REQUEST_BYTES),
             ("connections", serve::MAX_REQUEST_BYTES),
         ] {
             assert_eq!(of(name) << 20, bytes, "{name}");

@@ -8,6 +8,7 @@ mod objects;
 mod registry;
 mod retries;
 mod rule;
+mod rule_query;
 mod rule_set;
 mod service;
 #[cfg(test)]
@@ -23,10 +24,11 @@ pub use failure::RuleQueryError;
 #[cfg(test)]
 pub use listing::UNKNOWN_NAME_BYTES;
 pub use metric_rules::{MetricRules, Standing, check as check_metric_rule};
-pub use objects::pod_info;
+pub use objects::{Names, pod_info};
 pub use registry::ObjectMetric;
 pub use rule::Rule;
+pub use rule_query::{ObjectSelection, ObjectValue, RuleQuery};
 pub use rule_set::RuleSet;
 pub use service::{Dependencies, ListingSettings, Rules};
 pub use usage::{ResourceRules, UsageRule};
-pub use values::{NodeUsage, ObjectSelection, ObjectValue, PodUsage};
+pub use values::{NodeUsage, PodUsage};

@@ -20,6 +20,28 @@ pub(super) struct ObjectLister {
     pub(super) cluster: Cluster,
 }
 
+/// The names of objects, sorted.
+#[derive(Debug)]
+pub struct Names {
+    /// The names.
+    pub names: Vec<String>,
+    /// The version of the namespace's pods that they were selected of, as the index has it; none if they were
+    /// not selected from the index.
+    version: Option<u64>,
+}
+
+impl Names {
+    /// Whether it can be told if they are still the same.
+    pub fn may_be_kept(&self) -> bool {
+        self.version.is_some()
+    }
+
+    /// The approximate memory in bytes.
+    pub fn bytes(&self) -> usize {
+        self.names.iter().map(|name| size_of::<String>() + name.len()).sum()
+    }
+}
+
 impl ObjectLister {
     /// The names of the objects that a selector selects.
     pub(super) async fn names(
@@ -27,13 +49,39 @@ impl ObjectLister {
         info: &ResourceInfo,
         namespace: &str,
         selector: &Selector,
-    ) -> Result<Vec<String>, RuleQueryError> {
+    ) -> Result<Names, RuleQueryError> {
         if info.name == GroupResource::core("pods") && !namespace.is_empty() {
-            let pods = self.pods(Some(namespace), None, selector, false).await?;
-            return Ok(pods.into_keys().map(|key| key.name).collect());
+            return self.pod_names(namespace, None, selector).await;
         }
         let objects = self.list(info, namespace, selector).await?;
-        Ok(objects.into_iter().map(|(name, _)| name).collect())
+        Ok(Names { names: objects.into_iter().map(|(name, _)| name).collect(), version: None })
+    }
+
+    /// The names of the pods of a namespace that a selector selects, optionally only the one of this name.
+    pub(super) async fn pod_names(
+        &self,
+        namespace: &str,
+        name: Option<&str>,
+        selector: &Selector,
+    ) -> Result<Names, RuleQueryError> {
+        let known = self.cluster.read(|index| {
+            let version = Some(index.pods_version(namespace)?);
+            let selected = index.select(namespace, selector).into_iter();
+            let names = selected.map(|(name, _)| name.to_owned());
+            let names = names.filter(|named| name.is_none_or(|name| name == *named)).collect();
+            Some(Names { names, version })
+        });
+        if let Some(known) = known {
+            return Ok(known);
+        }
+        let pods = self.pods(Some(namespace), name, selector, false).await?;
+        Ok(Names { names: pods.into_keys().map(|key| key.name).collect(), version: None })
+    }
+
+    /// Whether names would be selected again: those of pods of this namespace in the index.
+    pub(super) fn has(&self, names: &Names, namespace: &str) -> bool {
+        names.may_be_kept()
+            && names.version == self.cluster.read(|index| index.pods_version(namespace))
     }
 
     /// The labels of the pods that a selector selects, by namespace and name, optionally of one

@@ -1,59 +1,31 @@
 //! The values of the metrics that rules serve: of objects, external, and usage.
 
 use super::failure::RuleQueryError;
-use super::metric_rules::Source;
+use super::objects::Names;
 use super::registry::{ObjectMetric, RuleSource};
 use super::rule::Rule;
-use super::rule_set::RuleSet;
+use super::rule_query::{
+    ObjectSelection, ObjectSource, ObjectValue, Objects, RuleQuery, selector_matchers,
+};
 use super::service::{Rules, RulesState};
 use super::usage::{ResourceRules, UsageRule};
 use crate::blocking;
 use crate::k8s::{LabelSet, Quantity, Selector};
 use crate::prometheus::InvalidSample;
-use crate::promql::matcher::{Matcher, is_label_name};
+use crate::promql::matcher::Matcher;
 use crate::promql::query::{Query, times};
-use crate::samples::{Caller, MetricError, ObjectSample, QueryHandle, QueryResult, Reader};
+use crate::samples::{Caller, MetricError, ObjectSamples, QueryHandle, QueryResult, Reader, Store};
 use crate::time::UnixMillis;
 use crate::watch::{GroupResource, ObjectKey, ResourceInfo};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// An object's value of a metric.
-#[derive(Clone, Debug, PartialEq)]
-pub struct ObjectValue {
-    /// The name of the object.
-    pub name: String,
-    /// The value.
-    pub value: Quantity,
-    /// When it was measured.
-    pub time: UnixMillis,
-}
-
 /// The values of a metric for objects of one resource.
 pub struct ObjectValues {
-    /// The resource of the objects.
-    pub resource: ResourceInfo,
     /// The values, in the order of the objects.
     pub values: Vec<ObjectValue>,
     /// The handle to repeat the query.
     pub handle: QueryHandle,
-}
-
-/// What a metric of objects is queried from.
-enum ObjectSource {
-    /// A rule of the administrator.
-    Administrator(Arc<RuleSet>, RuleSource),
-    /// A MetricRule of the namespace.
-    MetricRule(Source),
-}
-
-/// The objects of a request.
-#[derive(Clone, Copy, Debug)]
-pub enum ObjectSelection<'a> {
-    /// The object of this name.
-    Name(&'a str),
-    /// The objects that a selector selects.
-    Selector(&'a Selector),
 }
 
 /// The usage of pods.
@@ -85,11 +57,11 @@ pub struct NodeUsage {
 }
 
 impl Rules {
-    /// The values of a metric for objects of a resource. Without a namespace, the objects are cluster-scoped.
+    /// The query for a metric of objects of a resource. Without a namespace, the objects are cluster-scoped.
     ///
     /// # Errors
     /// As [`RuleQueryError`] says.
-    pub async fn objects(
+    pub async fn query(
         &self,
         namespace: &str,
         resource: &GroupResource,
@@ -97,10 +69,12 @@ impl Rules {
         metric: &str,
         series: &Selector,
         reader: Reader,
-    ) -> Result<ObjectValues, RuleQueryError> {
-        if !self.any_custom() && !self.metric_rules().any(namespace) {
+    ) -> Result<RuleQuery, RuleQueryError> {
+        if !self.any(namespace) {
             return Err(RuleQueryError::NotFound);
         }
+        // Before anything is made of it: a newer one would be another.
+        let resources = self.resources().map();
         let Some(info) = self.resources().find(resource).await else {
             return Err(match selection {
                 ObjectSelection::Name(_) => RuleQueryError::NotFound,
@@ -109,71 +83,108 @@ impl Rules {
                 }
             });
         };
-        let key = ObjectMetric {
+        let metric = ObjectMetric {
             resource: info.name.clone(),
             namespaced: !namespace.is_empty(),
             metric: metric.to_owned(),
         };
-        let Some(source) = self.source(namespace, &key).await else {
+        let Some(source) = self.source(namespace, &metric).await else {
             // Until then it may be a MetricRule's, and another adapter may have other values of it.
             return Err(match self.metric_rules().has_synced(namespace) {
                 true => RuleQueryError::NotFound,
                 false => RuleQueryError::NotListed,
             });
         };
-        let names = match selection {
-            ObjectSelection::Name(name) => vec![name.to_owned()],
+        let objects = match selection {
+            ObjectSelection::Name(name) => Objects::Named([name.to_owned()]),
             ObjectSelection::Selector(selector) => {
-                self.lister().names(&info, namespace, selector).await?
+                Objects::Selected(self.lister().names(&info, namespace, selector).await?)
             }
         };
+        let names = objects.names();
         if names.is_empty() {
             return Err(RuleQueryError::NotFound);
         }
-        let found = match &source {
+        let query = match &source {
             ObjectSource::Administrator(rules, RuleSource { rule, series: name }) => {
                 let rule = &rules.custom[*rule];
                 let (query, label) =
-                    self.object_query(rule, name, &info.name, namespace, names.clone(), series)?;
-                let samples = self.backend(rule.series.backend.as_ref()).samples;
-                samples.objects(&query, label, &Caller::of(namespace).read_by(reader)).await?
+                    self.rendered(rule, name, &info.name, namespace, names.to_vec(), series)?;
+                let caller = Caller::of(namespace).read_by(reader);
+                self.store(&source).object_query(&query, &label, caller)
             }
-            ObjectSource::MetricRule(source) => {
+            ObjectSource::MetricRule(of) => {
                 let selector = selector_matchers(series)?;
                 let labels = self.metric_rules().labels();
-                let query = blocking::run(|| source.query(&names, &selector, &labels));
+                let query = blocking::run(|| of.query(names, &selector, &labels));
                 let query = query.map_err(RuleQueryError::Query)?;
-                let (samples, label) = (self.backend(None).samples, source.label.to_string());
-                samples.objects(&query, label, &Caller::user(namespace).read_by(reader)).await?
+                let caller = Caller::user(namespace).read_by(reader);
+                self.store(&source).object_query(&query, &of.label, caller)
             }
         };
-        let by_name = found.by_object();
-        let value = |name: String| {
-            // The last of several series counts, as in prometheus-adapter.
-            let ObjectSample { value, time } = by_name.all(&name).last()?;
-            Some(ObjectValue { name, value, time })
-        };
-        let single = matches!(selection, ObjectSelection::Name(_));
-        let values: Vec<ObjectValue> = names.into_iter().filter_map(value).collect();
-        if values.is_empty() && single {
-            return Err(RuleQueryError::NoValue);
+        let namespace = namespace.to_owned();
+        Ok(RuleQuery { resource: info, objects, query, namespace, metric, source, resources })
+    }
+
+    /// The samples of a query.
+    ///
+    /// # Errors
+    /// As [`RuleQueryError`] says.
+    pub async fn samples(&self, query: &RuleQuery) -> Result<ObjectSamples, RuleQueryError> {
+        Ok(self.store(&query.source).samples(&query.query).await?)
+    }
+
+    /// Whether a query would be made again as it is: rules, resources and objects are the same.
+    pub fn is_current(&self, query: &RuleQuery) -> bool {
+        let RuleQuery { objects, namespace, metric, source, resources, .. } = query;
+        if !Arc::ptr_eq(resources, &self.resources().map()) || !self.any(namespace) {
+            return false;
         }
-        Ok(ObjectValues { resource: info, values, handle: found.values.handle().clone() })
+        let state = self.state();
+        let same_source = match (state.registry.custom(metric), source) {
+            (Some(now), ObjectSource::Administrator(rules, source)) => {
+                Arc::ptr_eq(&state.rules, rules) && now == source
+            }
+            (None, ObjectSource::MetricRule(source)) => {
+                self.metric_rules().is_current(namespace, metric, source)
+            }
+            _ => false,
+        };
+        same_source
+            && match objects {
+                Objects::Named(_) => true,
+                Objects::Selected(names) => self.lister().has(names, namespace),
+            }
+    }
+
+    /// Whether there are rules for metrics of objects of a namespace.
+    fn any(&self, namespace: &str) -> bool {
+        self.any_custom() || self.metric_rules().any(namespace)
+    }
+
+    fn store(&self, source: &ObjectSource) -> Store {
+        let backend = match source {
+            ObjectSource::Administrator(rules, RuleSource { rule, .. }) => {
+                rules.custom[*rule].series.backend.as_ref()
+            }
+            ObjectSource::MetricRule(_) => None,
+        };
+        self.backend(backend).samples
     }
 
     /// What a metric is queried from: a rule of the administrator, or else a MetricRule of the namespace. If
     /// neither serves it, the series of the administrator's rules are listed first.
-    async fn source(&self, namespace: &str, key: &ObjectMetric) -> Option<ObjectSource> {
+    async fn source(&self, namespace: &str, metric: &ObjectMetric) -> Option<ObjectSource> {
         let administrators = |state: &RulesState| {
-            let source = state.registry.custom(key)?;
+            let source = state.registry.custom(metric)?;
             Some(ObjectSource::Administrator(state.rules.clone(), source.clone()))
         };
         let known = administrators(&self.state())
-            .or_else(|| self.metric_rules().find(namespace, key).map(ObjectSource::MetricRule));
+            .or_else(|| self.metric_rules().find(namespace, metric).map(ObjectSource::MetricRule));
         if known.is_some() || !self.any_custom() {
             return known;
         }
-        self.known(&format!("{}/{}", key.resource, key.metric), administrators).await
+        self.known(&format!("{}/{}", metric.resource, metric.metric), administrators).await
     }
 
     /// Whether a metric of objects is known to be served in a namespace.
@@ -182,7 +193,7 @@ impl Rules {
             || self.metric_rules().find(namespace, metric).is_some()
     }
 
-    fn object_query(
+    fn rendered(
         &self,
         rule: &Rule,
         series: &str,
@@ -205,6 +216,43 @@ impl Rules {
         let query = rule.render(series, &matchers, group_by).map_err(RuleQueryError::Query)?;
         let times = times(series, &matchers, group_by);
         Ok((Query { values: query.into(), times }, label))
+    }
+
+    /// The values of a metric for objects of a resource. Without a namespace, the objects are cluster-scoped.
+    ///
+    /// # Errors
+    /// As [`RuleQueryError`] says.
+    pub async fn objects(
+        &self,
+        namespace: &str,
+        resource: &GroupResource,
+        selection: ObjectSelection<'_>,
+        metric: &str,
+        series: &Selector,
+        reader: Reader,
+    ) -> Result<ObjectValues, RuleQueryError> {
+        let query = self.query(namespace, resource, selection, metric, series, reader).await?;
+        let samples = self.samples(&query).await?;
+        let (values, handle) = (query.values(&samples)?, samples.values.handle().clone());
+        Ok(ObjectValues { values, handle })
+    }
+
+    /// The names of the pods of a namespace that a selector selects, optionally only the one of this name.
+    ///
+    /// # Errors
+    /// If they can't be listed.
+    pub async fn pod_names(
+        &self,
+        namespace: &str,
+        name: Option<&str>,
+        selector: &Selector,
+    ) -> Result<Names, RuleQueryError> {
+        self.lister().pod_names(namespace, name, selector).await
+    }
+
+    /// Whether the names of a namespace's pods would be the same again.
+    pub fn has_pod_names(&self, namespace: &str, names: &Names) -> bool {
+        self.lister().has(names, namespace)
     }
 
     /// The labels of the pods that a selector selects, by namespace and name, optionally of one
@@ -369,18 +417,6 @@ impl Rules {
         });
         Ok(usage.collect())
     }
-}
-
-fn selector_matchers(selector: &Selector) -> Result<Vec<(&str, Matcher)>, RuleQueryError> {
-    let matcher = |requirement| {
-        let matcher = Matcher::of(requirement).ok_or(RuleQueryError::NotFound)?;
-        let label = requirement.key.as_str();
-        if !is_label_name(label) {
-            return Err(RuleQueryError::Label(label.to_owned()));
-        }
-        Ok((label, matcher))
-    };
-    selector.requirements().iter().map(matcher).collect()
 }
 
 /// Usage is never negative.

@@ -24,7 +24,7 @@ pub use coalesce::SHAPE_BYTES;
 pub use error::MetricError;
 pub use handle::QueryHandle;
 pub use metric_types::{METRIC_TYPE_BYTES, TypeWarning};
-pub use objects::{ByObject, ObjectSample, ObjectSamples};
+pub use objects::{ByObject, ObjectQuery, ObjectSample, ObjectSamples, Origin, PodQuery};
 pub use recent_quota::RECENT_QUERY_BYTES;
 pub use result::{Lookup, QueryResult, SeriesRef};
 pub use store::{GUARDED_QUERY_BYTES, SHAPED_QUERY_BYTES, Store};

@@ -1,10 +1,50 @@
 //! The values of a metric by object, such as a pod.
 
+use super::caller::Caller;
 use super::error::MetricError;
 use super::metric_types::TypeWarning;
 use super::result::{Lookup, QueryResult, SeriesRef};
+use super::table::Table;
 use crate::k8s::Quantity;
+use crate::promql::query::MetricType;
+use crate::promql::shape::ShapedQuery;
 use crate::time::UnixMillis;
+use std::sync::{Arc, Weak};
+
+/// A query for the values of a metric for objects, ready to be asked for.
+pub struct ObjectQuery {
+    pub(super) values: Arc<ShapedQuery>,
+    /// The query for the times at which they were measured, for a client.
+    pub(super) times: Option<Arc<ShapedQuery>>,
+    /// The label that names the object.
+    pub(super) label: Arc<str>,
+    pub(super) caller: Caller,
+}
+
+impl ObjectQuery {
+    /// The approximate memory in bytes.
+    pub fn bytes(&self) -> usize {
+        let times = self.times.as_ref().map_or(0, |times| times.bytes());
+        size_of::<Self>() + self.values.bytes() + times
+    }
+}
+
+/// The same for the pods of a namespace.
+pub struct PodQuery {
+    /// The query.
+    pub query: ObjectQuery,
+    /// The query for the values, as text.
+    pub(super) text: Arc<str>,
+    /// None if it is unknown.
+    pub(super) metric_type: Option<MetricType>,
+}
+
+impl PodQuery {
+    /// Whether [`Store::is_current`](super::Store::is_current) can tell if it is.
+    pub fn may_be_kept(&self) -> bool {
+        self.metric_type.is_some()
+    }
+}
 
 /// The values of a metric for objects.
 #[derive(Clone)]
@@ -14,7 +54,7 @@ pub struct ObjectSamples {
     /// The times at which they were measured, if they were queried.
     pub(super) times: Option<QueryResult>,
     /// The label that names the object.
-    pub(super) label: String,
+    pub(super) label: Arc<str>,
     pub(super) type_warning: Option<TypeWarning>,
 }
 
@@ -33,6 +73,11 @@ impl ObjectSamples {
         self.type_warning
     }
 
+    /// Tells them from later ones.
+    pub fn origin(&self) -> Origin {
+        Origin { values: self.values.origin(), times: self.times.as_ref().map(QueryResult::origin) }
+    }
+
     /// A lookup of the values by object.
     pub fn by_object(&self) -> ByObject<'_> {
         ByObject {
@@ -40,6 +85,23 @@ impl ObjectSamples {
             times: self.times.as_ref().map(|times| times.by(&self.label)),
             label: &self.label,
         }
+    }
+}
+
+/// The responses of Prometheus that samples are of. It does not keep them.
+#[derive(Clone)]
+pub struct Origin {
+    values: Weak<Table>,
+    times: Option<Weak<Table>>,
+}
+
+impl PartialEq for Origin {
+    fn eq(&self, other: &Self) -> bool {
+        let same_times = match (&self.times, &other.times) {
+            (Some(these), Some(those)) => these.ptr_eq(those),
+            (these, those) => these.is_none() && those.is_none(),
+        };
+        self.values.ptr_eq(&other.values) && same_times
     }
 }
 
@@ -78,9 +140,7 @@ impl ByObject<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::table::Table;
     use super::*;
-    use crate::promql::shape::ShapedQuery;
 
     fn result(series: &str) -> QueryResult {
         let body = format!(r#"{{"data":{{"resultType":"vector","result":[{series}]}}}}"#);
@@ -95,7 +155,7 @@ mod tests {
             {"metric":{"pod":"b","i":"2"},"value":[1,"3"]},{"metric":{"pod":"d"},"value":[1,"4"]}"#,
         );
         let times = result(r#"{"metric":{"pod":"a"},"value":[1,"0.25"]}"#);
-        let label = "pod".to_owned();
+        let label = "pod".into();
         let samples = ObjectSamples { values, times: Some(times), label, type_warning: None };
         let by_pod = samples.by_object();
         let one = by_pod.one("a").unwrap().unwrap();

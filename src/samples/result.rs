@@ -9,7 +9,7 @@ use crate::prometheus::InvalidSample;
 use crate::promql::shape::ShapedQuery;
 use crate::time::UnixMillis;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// The series of one query.
 #[derive(Clone)]
@@ -34,6 +34,10 @@ impl QueryResult {
     pub fn detached(table: Arc<Table>, query: Arc<ShapedQuery>) -> Self {
         let coalescer = Coalescer::disconnected();
         Self::new(table, QueryHandle::new(coalescer, Caller::of(""), query))
+    }
+
+    pub(super) fn origin(&self) -> Weak<Table> {
+        Arc::downgrade(&self.table)
     }
 
     /// The handle to repeat the query.

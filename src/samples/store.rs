@@ -6,7 +6,7 @@ use super::error::MetricError;
 use super::handle::QueryHandle;
 use super::join::Joiner;
 use super::metric_types::MetricTypes;
-use super::objects::ObjectSamples;
+use super::objects::{ObjectQuery, ObjectSamples, PodQuery};
 use super::result::QueryResult;
 use super::total::Total;
 use crate::cache::{self, Cache};
@@ -66,7 +66,7 @@ struct Asked {
 /// The TTL of a query's shape and arguments.
 const SHAPED_QUERY_TTL: Duration = Duration::from_secs(600);
 /// The bytes of the cache of shapes and arguments.
-pub const SHAPED_QUERY_BYTES: usize = 32 << 20;
+pub const SHAPED_QUERY_BYTES: usize = 20 << 20;
 /// The TTL of a guarded query.
 const GUARDED_QUERY_TTL: Duration = Duration::from_secs(600);
 /// The TTL of a refusal for which Prometheus's own error is not known.
@@ -131,24 +131,59 @@ impl Store {
         namespace: &str,
         reader: Reader,
     ) -> Result<ObjectSamples, MetricError> {
+        let query = self.pod_query(queries, metric, namespace, reader).await?;
+        self.checked_pods(&query, self.samples(&query.query).await?)
+    }
+
+    /// The query for the values of a metric for the pods of a namespace.
+    ///
+    /// # Errors
+    /// As [`MetricError`] says.
+    pub async fn pod_query(
+        &self,
+        queries: &PodQueries,
+        metric: &PrometheusMetric,
+        namespace: &str,
+        reader: Reader,
+    ) -> Result<PodQuery, MetricError> {
         let Asked { query, caller, metric_type } = self.ask(queries, metric, namespace).await?;
-        let label = queries.pod_label.clone();
-        let mut samples = self.objects(&query, label, &caller.read_by(reader)).await?;
+        let (label, caller) = (queries.pod_label.as_str(), caller.read_by(reader));
+        let text = query.values.clone();
+        Ok(PodQuery { query: self.object_query(&query, label, caller), text, metric_type })
+    }
+
+    /// The samples of a query for pods, if they are of pods.
+    ///
+    /// # Errors
+    /// If there is a series of none.
+    pub fn checked_pods(
+        &self,
+        query: &PodQuery,
+        mut samples: ObjectSamples,
+    ) -> Result<ObjectSamples, MetricError> {
         let ObjectSamples { values, label, .. } = &samples;
         if values.by(label).get("").next().is_some() {
             return Err(MetricError::Series(format!(
                 "the query gives a series without the label {label}: aggregate by ({label}), or say per: Workload if it is a total"
             )));
         }
-        if metric_type.is_none() {
+        if query.metric_type.is_none() {
             let series: Vec<_> = values
                 .iter()
                 .map(|series| (series.label(label), series.value().as_f64()))
                 .collect();
             samples.type_warning =
-                Some(self.0.metric_types.observe(&query.values, series.into_iter()));
+                Some(self.0.metric_types.observe(&query.text, series.into_iter()));
         }
         Ok(samples)
+    }
+
+    /// Whether a query for pods is still the one for its metric, if the same [`PodQueries`] made it. Not if the metric's
+    /// type is unknown: then each of its results is [observed](Self::checked_pods).
+    pub async fn is_current(&self, query: &PodQuery, metric: &PrometheusMetric) -> bool {
+        let Some(known) = query.metric_type else { return false };
+        metric.query.is_some()
+            || self.0.metric_types.of(&metric.metric).await.is_ok_and(|now| now == Some(known))
     }
 
     /// The value of a metric of a whole workload.
@@ -163,8 +198,8 @@ impl Store {
         reader: Reader,
     ) -> Result<Total, MetricError> {
         let Asked { query, caller, metric_type } = self.ask(queries, metric, namespace).await?;
-        let label = queries.namespace_label.clone();
-        let samples = self.objects(&query, label, &caller.read_by(reader)).await?;
+        let (label, caller) = (queries.namespace_label.as_str(), caller.read_by(reader));
+        let samples = self.samples(&self.object_query(&query, label, caller)).await?;
         let mut total = Total::of(samples.values, samples.times)?;
         if metric_type.is_none() {
             // As they are: one that falls below zero is no counter.
@@ -243,27 +278,31 @@ impl Store {
         }
     }
 
-    /// The values of a query for objects, by the label that names them; for a client with the times at
-    /// which they were measured.
+    /// A query for objects, by the label that names them.
+    pub fn object_query(&self, query: &Query, label: &str, caller: Caller) -> ObjectQuery {
+        let times = query.times.as_ref().filter(|_| caller.reader == Reader::Client);
+        ObjectQuery {
+            values: self.shaped(&query.values),
+            times: times.map(|times| self.shaped(times)),
+            label: label.into(),
+            caller,
+        }
+    }
+
+    /// The values of a query for objects; for a client with the times at which they were measured.
     ///
     /// # Errors
     /// As [`MetricError`] says of the values. If the query for times fails, values have the
     /// time of the query.
-    pub async fn objects(
-        &self,
-        query: &Query,
-        label: String,
-        caller: &Caller,
-    ) -> Result<ObjectSamples, MetricError> {
+    pub async fn samples(&self, query: &ObjectQuery) -> Result<ObjectSamples, MetricError> {
         let times = async {
             match &query.times {
-                Some(times) if caller.reader == Reader::Client => {
-                    self.series(times, caller).await.ok()
-                }
-                _ => None,
+                Some(times) => self.result(times.clone(), &query.caller).await.ok(),
+                None => None,
             }
         };
-        let (values, times) = tokio::join!(self.series(&query.values, caller), times);
+        let (values, times) = tokio::join!(self.result(query.values.clone(), &query.caller), times);
+        let label = query.label.clone();
         Ok(ObjectSamples { values: values?, times, label, type_warning: None })
     }
 
@@ -277,12 +316,24 @@ impl Store {
         query: &Arc<str>,
         caller: &Caller,
     ) -> Result<QueryResult, MetricError> {
+        self.result(self.shaped(query), caller).await
+    }
+
+    /// The shape and arguments of a query.
+    fn shaped(&self, query: &Arc<str>) -> Arc<ShapedQuery> {
         let cache = &self.0.caches.shaped;
-        let shaped = cache.get(query).unwrap_or_else(|| {
+        cache.get(query).unwrap_or_else(|| {
             let shaped = Arc::new(ShapedQuery::of(query));
             cache.insert(query.clone(), shaped.clone());
             shaped
-        });
+        })
+    }
+
+    async fn result(
+        &self,
+        shaped: Arc<ShapedQuery>,
+        caller: &Caller,
+    ) -> Result<QueryResult, MetricError> {
         let coalescer = &self.0.coalescer;
         let table = coalescer.get(&shaped, caller).await?;
         let handle = QueryHandle::new(coalescer.clone(), caller.clone(), shaped);

@@ -4,7 +4,8 @@
 use super::encode::ResponseContent;
 use super::error::ApiError;
 use super::generated;
-use super::options::{label_selector, selected_name};
+use super::known_requests::{Asked, GeneratedMetric, Selectors, Source, Values};
+use super::options::{label_selector, parameters, selected_name};
 use super::request::{ApiGroup, ObjectMetricRequest, Version};
 use super::server::Server;
 use super::timestamp::timestamp;
@@ -12,12 +13,14 @@ use crate::clock::WallClock;
 use crate::k8s::{Quantity, Selector};
 use crate::promql::query::{Per, PrometheusMetric};
 use crate::rules::{ObjectSelection, ObjectValue, RuleQueryError, pod_info};
-use crate::samples::{MetricError, ObjectSample, Reader};
+use crate::samples::{MetricError, ObjectSample, ObjectSamples, Reader};
 use crate::watch::{GroupResource, ResourceInfo};
+use axum::http::Uri;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::{Value, json};
 use std::fmt::Display;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The query parameters of a request (`MetricListOptions`).
@@ -39,46 +42,42 @@ pub struct MetricListOptions {
 pub async fn objects(
     server: &Server,
     request: &ObjectMetricRequest,
-    options: &MetricListOptions,
+    uri: &Uri,
 ) -> Result<ResponseContent, ApiError> {
-    let objects = label_selector(&options.label_selector)?;
-    let series: Selector = options.metric_label_selector.parse().map_err(|error| {
-        ApiError::invalid_metric_selector(format!("metricLabelSelector: {error}"))
-    })?;
-    let by_field = options.field_selector.trim();
-    if !by_field.is_empty() && selected_name(by_field) != Some(request.name.as_str()) {
-        let message = "fieldSelector metadata.name doesn't match requested name";
-        return Err(ApiError::bad_request(message));
-    }
-    let resource = GroupResource::parse(&request.resource);
-    let published = match resource.resource.as_str() {
-        "pods" | "pod" => {
-            generated::published(server, &request.namespace, &request.metric, Per::Pod, &series)
-                .await
+    let known = server.known_requests.get(uri);
+    let selectors = match &known {
+        Some(known) => known.asked.selectors.clone(),
+        None => Arc::new(Selectors::of(request, &parameters(uri)?)?),
+    };
+    let published = match request.resource.split('.').next() {
+        Some("pods" | "pod") => {
+            let ObjectMetricRequest { namespace, metric, .. } = request;
+            generated::published(server, namespace, metric, Per::Pod, &selectors.series).await
         }
         _ => None,
     };
-    let (info, items) = match published {
-        Some(metric) => (pod_info(), pod_values(server, request, &objects, &metric).await?),
-        None => rule_values(server, request, &resource, &objects, &series).await?,
+    let values = match known {
+        Some(known) if known.asked.is_current(server, request, published.as_ref()).await => {
+            let samples = known.asked.samples(server, request).await?;
+            known.values(samples.origin(), || known.asked.values(server, request, samples))?
+        }
+        _ => {
+            let asked = Asked::of(server, request, selectors, published).await?;
+            let samples = asked.samples(server, request).await?;
+            let origin = samples.origin();
+            let values = asked.values(server, request, samples)?;
+            if asked.may_be_kept() {
+                server.known_requests.keep(uri, request, asked, (origin, values.clone()));
+            }
+            values
+        }
     };
-    let selector = match series.is_empty() {
-        true => Value::Null,
-        false => series.to_object().map_or(Value::Null, |object| json!(object)),
-    };
-    if let Some(oldest) = items.iter().map(|item| item.time).min() {
+    if let Some(oldest) = values.oldest {
         let now = WallClock::default().timestamp().as_millisecond();
         let age = u64::try_from(now.saturating_sub(oldest)).unwrap_or(0);
         server.metrics.served(Duration::from_millis(age));
     }
-    let (api_version, of) = (info.api_version(), DescribedObjects { request, info: &info });
-    let list = MetricValueList {
-        api_version: format!("{}/{}", ApiGroup::Custom.as_str(), request.version.as_str()),
-        items: items.iter().map(|item| of.value(&api_version, item, &selector)).collect(),
-        kind: "MetricValueList",
-        metadata: Empty {},
-    };
-    Ok(ResponseContent::Json(serde_json::to_vec(&list).expect("it can be encoded as JSON")))
+    Ok(ResponseContent::Json(values.json))
 }
 
 fn not_found(request: &ObjectMetricRequest) -> ApiError {
@@ -89,67 +88,177 @@ fn not_found(request: &ObjectMetricRequest) -> ApiError {
     })
 }
 
-/// The values of a generated name.
-async fn pod_values(
-    server: &Server,
-    request: &ObjectMetricRequest,
-    objects: &Selector,
-    metric: &PrometheusMetric,
-) -> Result<Vec<ObjectValue>, ApiError> {
-    let ObjectMetricRequest { namespace, name, .. } = request;
-    let queries = server.pod_queries.load();
-    let samples = server
-        .samples
-        .pods(&queries, metric, namespace, Reader::Client)
-        .await
-        .map_err(|error| ApiError::fetch_failed(&request.metric, &error))?;
-    let by_pod = samples.by_object();
-    let item = |pod: &str| {
-        let value =
-            |ObjectSample { value, time }| ObjectValue { name: pod.to_owned(), value, time };
-        by_pod.one(pod).map(|sample| sample.map(value)).transpose()
-    };
-    let (named, any) = (Some(name.as_str()).filter(|name| *name != "*"), Selector::default());
-    // The selector applies only to `*`.
-    let selector = if named.is_some() { &any } else { objects };
-    let pods = server.rules.pods(Some(namespace), named, selector, false).await;
-    let pods = pods.map_err(|failure| ApiError::unavailable(failure.to_string()))?;
-    let items: Result<Vec<ObjectValue>, MetricError> =
-        pods.keys().filter_map(|pod| item(&pod.name)).collect();
-    let items = items.map_err(|error| ApiError::fetch_failed(&request.metric, &error))?;
-    if name != "*" && items.is_empty() {
-        return Err(not_found(request));
+impl Selectors {
+    fn of(request: &ObjectMetricRequest, options: &MetricListOptions) -> Result<Self, ApiError> {
+        let objects = label_selector(&options.label_selector)?;
+        let series = options.metric_label_selector.parse().map_err(|error| {
+            ApiError::invalid_metric_selector(format!("metricLabelSelector: {error}"))
+        })?;
+        let by_field = options.field_selector.trim();
+        if !by_field.is_empty() && selected_name(by_field) != Some(request.name.as_str()) {
+            let message = "fieldSelector metadata.name doesn't match requested name";
+            return Err(ApiError::bad_request(message));
+        }
+        Ok(Self { objects, series })
     }
-    Ok(items)
 }
 
-/// The values of a rule's metric.
-async fn rule_values(
-    server: &Server,
-    request: &ObjectMetricRequest,
-    resource: &GroupResource,
-    objects: &Selector,
-    series: &Selector,
-) -> Result<(ResourceInfo, Vec<ObjectValue>), ApiError> {
-    let which = match request.name.as_str() {
-        "*" => ObjectSelection::Selector(objects),
-        name => ObjectSelection::Name(name),
+impl Asked {
+    /// What a request asks for, of the metric of a generated name or else of a rule.
+    async fn of(
+        server: &Server,
+        request: &ObjectMetricRequest,
+        selectors: Arc<Selectors>,
+        published: Option<Arc<PrometheusMetric>>,
+    ) -> Result<Self, ApiError> {
+        let source = match published {
+            Some(metric) => {
+                let of_metric = GeneratedMetric::of(server, request, &selectors.objects, metric);
+                Source::Generated(of_metric.await?)
+            }
+            None => {
+                let resource = GroupResource::parse(&request.resource);
+                let which = match request.name.as_str() {
+                    "*" => ObjectSelection::Selector(&selectors.objects),
+                    name => ObjectSelection::Name(name),
+                };
+                let ObjectMetricRequest { namespace, metric, .. } = request;
+                let series = &selectors.series;
+                let query =
+                    server.rules.query(namespace, &resource, which, metric, series, Reader::Client);
+                let query = query.await.map_err(|failure| rule_error(request, failure))?;
+                Source::Rule(Box::new(query))
+            }
+        };
+        Ok(Self { selectors, source })
+    }
+
+    /// Whether the request would ask for the same again.
+    async fn is_current(
+        &self,
+        server: &Server,
+        request: &ObjectMetricRequest,
+        published: Option<&Arc<PrometheusMetric>>,
+    ) -> bool {
+        match (&self.source, published) {
+            (Source::Generated(of), Some(metric)) => {
+                Arc::ptr_eq(&of.metric, metric)
+                    && Arc::ptr_eq(&of.queries, &server.pod_queries.load())
+                    && server.rules.has_pod_names(&request.namespace, &of.pods)
+                    && server.samples.is_current(&of.query, metric).await
+            }
+            (Source::Rule(query), None) => server.rules.is_current(query),
+            _ => false,
+        }
+    }
+
+    async fn samples(
+        &self,
+        server: &Server,
+        request: &ObjectMetricRequest,
+    ) -> Result<ObjectSamples, ApiError> {
+        match &self.source {
+            Source::Generated(of) => {
+                let samples = server.samples.samples(&of.query.query).await;
+                samples.map_err(|error| ApiError::fetch_failed(&request.metric, &error))
+            }
+            Source::Rule(query) => {
+                server.rules.samples(query).await.map_err(|failure| rule_error(request, failure))
+            }
+        }
+    }
+
+    /// The response with these samples.
+    fn values(
+        &self,
+        server: &Server,
+        request: &ObjectMetricRequest,
+        samples: ObjectSamples,
+    ) -> Result<Values, ApiError> {
+        let pod = pod_info();
+        let (info, items) = match &self.source {
+            Source::Generated(of) => (&pod, of.values(server, request, samples)?),
+            Source::Rule(query) => {
+                let values = query.values(&samples);
+                (&query.resource, values.map_err(|failure| rule_error(request, failure))?)
+            }
+        };
+        let series = &self.selectors.series;
+        let selector = match series.is_empty() {
+            true => Value::Null,
+            false => series.to_object().map_or(Value::Null, |object| json!(object)),
+        };
+        let (api_version, of) = (info.api_version(), DescribedObjects { request, info });
+        let list = MetricValueList {
+            api_version: format!("{}/{}", ApiGroup::Custom.as_str(), request.version.as_str()),
+            items: items.iter().map(|item| of.value(&api_version, item, &selector)).collect(),
+            kind: "MetricValueList",
+            metadata: Empty {},
+        };
+        let mut json = serde_json::to_vec(&list).expect("it can be encoded as JSON");
+        json.push(b'\n');
+        let oldest = items.iter().map(|item| item.time).min();
+        Ok(Values { json: json.into_boxed_slice().into(), oldest })
+    }
+}
+
+impl GeneratedMetric {
+    async fn of(
+        server: &Server,
+        request: &ObjectMetricRequest,
+        objects: &Selector,
+        metric: Arc<PrometheusMetric>,
+    ) -> Result<Self, ApiError> {
+        let ObjectMetricRequest { namespace, name, .. } = request;
+        let (named, any) = (Some(name.as_str()).filter(|name| *name != "*"), Selector::default());
+        // The selector applies only to `*`.
+        let selector = if named.is_some() { &any } else { objects };
+        let pods = server.rules.pod_names(namespace, named, selector).await;
+        let pods = pods.map_err(|failure| ApiError::unavailable(failure.to_string()))?;
+        let queries = server.pod_queries.load();
+        let query = server.samples.pod_query(&queries, &metric, namespace, Reader::Client).await;
+        let query = query.map_err(|error| ApiError::fetch_failed(&request.metric, &error))?;
+        Ok(Self { metric, queries, query, pods })
+    }
+
+    /// The values in the order of the pods.
+    fn values(
+        &self,
+        server: &Server,
+        request: &ObjectMetricRequest,
+        samples: ObjectSamples,
+    ) -> Result<Vec<ObjectValue>, ApiError> {
+        let failed = |error: MetricError| ApiError::fetch_failed(&request.metric, &error);
+        let samples = server.samples.checked_pods(&self.query, samples).map_err(failed)?;
+        let by_pod = samples.by_object();
+        let item = |pod: &String| {
+            let value =
+                |ObjectSample { value, time }| ObjectValue { name: pod.clone(), value, time };
+            by_pod.one(pod).map(|sample| sample.map(value)).transpose()
+        };
+        let items: Result<Vec<ObjectValue>, MetricError> =
+            self.pods.names.iter().filter_map(item).collect();
+        let items = items.map_err(failed)?;
+        if request.name != "*" && items.is_empty() {
+            return Err(not_found(request));
+        }
+        Ok(items)
+    }
+}
+
+/// Why a rule gives no values.
+fn rule_error(request: &ObjectMetricRequest, failure: RuleQueryError) -> ApiError {
+    let ObjectMetricRequest { resource, metric, .. } = request;
+    let no_such_metric = || {
+        ApiError::not_found(format!("the server could not find the metric {metric} for {resource}"))
     };
-    let (namespace, metric) = (request.namespace.as_str(), request.metric.as_str());
-    let values =
-        server.rules.objects(namespace, resource, which, metric, series, Reader::Client).await;
-    let found = values.map_err(|failure| match failure {
+    match failure {
         // The failing rule is only logged; for clients, there is no such metric.
         RuleQueryError::Query(error) => {
             tracing::warn!(metric, error, "Failed to render the query of a rule");
-            ApiError::not_found(format!(
-                "the server could not find the metric {metric} for {resource}"
-            ))
+            no_such_metric()
         }
-        RuleQueryError::NotFound => ApiError::not_found(format!(
-            "the server could not find the metric {metric} for {}",
-            request.resource
-        )),
+        RuleQueryError::NotFound => no_such_metric(),
         RuleQueryError::NotListed => {
             ApiError::unavailable(format!("unable to fetch metric {metric}: {failure}"))
         }
@@ -158,8 +267,7 @@ async fn rule_values(
             "Internal error occurred: unable to fetch metric {metric}: {failure}"
         )),
         RuleQueryError::Metric(error) => ApiError::fetch_failed(metric, &error),
-    })?;
-    Ok((found.resource, found.values))
+    }
 }
 
 /// The response of either version. Fields are in the order of their names, as in all JSON of this server.

@@ -6,6 +6,7 @@ use super::protobuf;
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
+use bytes::Bytes;
 use serde::Serialize;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -15,8 +16,8 @@ use sha2::{Digest, Sha256};
 pub enum ResponseContent {
     /// An API object.
     Object(Value),
-    /// An API object as JSON: what most clients take, and what other encodings are made from.
-    Json(Vec<u8>),
+    /// An API object as JSON and a newline: what most clients take, and what other encodings are made from.
+    Json(Bytes),
     /// An API object, and its form as a table.
     Tabular(Value, fn(&Value) -> Value),
     /// A discovery document. As plain JSON it has an ETag.
@@ -41,7 +42,7 @@ pub fn encode(
     let (value, table) = match content {
         ResponseContent::Response(response) => return Ok(response),
         ResponseContent::Json(object) if encoding == Some(Encoding::Json) && !pretty => {
-            return Ok(json_body(Ok(object)));
+            return Ok(json_response(object));
         }
         ResponseContent::Json(object) => {
             (serde_json::from_slice(&object).expect("it was encoded as JSON"), None)
@@ -105,8 +106,14 @@ pub fn json(value: &impl Serialize) -> Response<Body> {
 fn json_body(written: serde_json::Result<Vec<u8>>) -> Response<Body> {
     let mut body = written.expect("an API object can be encoded as JSON");
     body.push(b'\n');
+    json_response(body)
+}
+
+fn json_response(body: impl Into<Body>) -> Response<Body> {
+    let mut response = Response::new(body.into());
     let json = HeaderValue::from_static("application/json");
-    ([(header::CONTENT_TYPE, json)], body).into_response()
+    response.headers_mut().insert(header::CONTENT_TYPE, json);
+    response
 }
 
 /// A YAML response.

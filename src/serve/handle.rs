@@ -4,28 +4,29 @@ use super::encode::{ResponseContent, encode, json};
 use super::error::ApiError;
 use super::health::{self, Detail};
 use super::layers::{ParsedPath, RequestUser};
-use super::options::ListOptions;
+use super::options::{ListOptions, parameters};
 use super::request::{ApiGroup, PathError, RequestInfo};
 use super::server::Server;
 use super::{custom, discovery, external, negotiate, openapi, resource_metrics};
 use crate::telemetry::Metrics;
 use crate::watch::{AutoscalerRef, ObjectKey};
 use axum::body::Body;
-use axum::extract::{Extension, Query, Request, State};
+use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
-use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 use std::sync::Arc;
 
 /// Dispatches a request, and encodes the response.
 pub async fn handle(
     State(server): State<Arc<Server>>,
-    Extension(ParsedPath(path)): Extension<ParsedPath>,
     request: Request,
 ) -> Result<Response<Body>, ApiError> {
-    let (parts, _) = request.into_parts();
+    let (mut parts, _) = request.into_parts();
+    let Some(ParsedPath(path)) = parts.extensions.remove() else {
+        return Err(ApiError::internal("the path was not parsed"));
+    };
     let content = dispatch(&server, path, &parts).await?;
     encode(content, &parts.uri, &parts.headers)
 }
@@ -56,7 +57,7 @@ async fn dispatch(
         return Err(ApiError::not_acceptable());
     }
     if is_watch && let RequestInfo::Decisions { namespace, .. } = &info {
-        let user = parts.extensions.get::<RequestUser>().and_then(|user| user.0.as_ref());
+        let user = parts.extensions.get::<RequestUser>().and_then(|user| user.0.as_deref());
         let options = parameters(&parts.uri)?;
         return server.decisions.watch(namespace.as_deref(), &options, parts, user).await;
     }
@@ -126,7 +127,7 @@ async fn resource(
             Ok(ResponseContent::Discovery(discovery::resources(*group, *version, &resources)))
         }
         RequestInfo::Object(object) => {
-            let values = custom::objects(server, object, &parameters(&parts.uri)?).await;
+            let values = custom::objects(server, object, &parts.uri).await;
             forward_if_not_found(server, ApiGroup::Custom, (&info, &parts.uri), values).await
         }
         RequestInfo::External { namespace, metric } => {
@@ -194,11 +195,6 @@ fn live_autoscaler(path: &str) -> Option<AutoscalerRef> {
         "horizontalpodautoscalers" => Some(AutoscalerRef::hpa(key)),
         _ => None,
     }
-}
-
-fn parameters<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
-    let parsed = Query::<T>::try_from_uri(uri);
-    parsed.map(|Query(parsed)| parsed).map_err(|error| ApiError::bad_request(error.to_string()))
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ fn seated(response: Response<Body>, seats: OccupiedSeats) -> Response<Body> {
 
 /// The user of a request; none if the path is always allowed.
 #[derive(Clone, Debug)]
-pub struct RequestUser(pub Option<UserInfo>);
+pub struct RequestUser(pub Option<Arc<UserInfo>>);
 
 /// Counts, times and logs each request, and encodes errors as the client accepts.
 pub async fn instrument(
@@ -55,7 +55,7 @@ pub async fn instrument(
     next: Next,
 ) -> Response<Body> {
     let accept = request.headers().get(header::ACCEPT).cloned();
-    let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let (method, uri) = (request.method().clone(), request.uri().clone());
     let _in_flight = metrics.serving.in_flight();
     let begun = Instant::now();
     let mut response = next.run(request).await;
@@ -69,17 +69,18 @@ pub async fn instrument(
     }
     let (code, took) = (response.status().as_u16(), begun.elapsed());
     metrics.responded(code);
+    let path = uri.path();
     let RequestKind(kind) =
-        kind.unwrap_or_else(|| RequestKind::of(&path, &RequestInfo::parse(&path)));
+        kind.unwrap_or_else(|| RequestKind::of(path, &RequestInfo::parse(path)));
     metrics.serving.responded(kind, took);
-    let user = response.extensions().get::<LoggedUser>().map_or("", |user| user.0.as_str());
+    let user = response.extensions().get::<LoggedUser>().map_or("", |user| &user.0.name);
     tracing::debug!(%method, path, user, code, ?took, "Served request");
     response
 }
 
-/// The name of a response's user, for the log.
+/// A response's user, whose name is for the log.
 #[derive(Clone)]
-struct LoggedUser(String);
+struct LoggedUser(Arc<UserInfo>);
 
 fn extension(user: LoggedUser) -> axum::http::Extensions {
     let mut extensions = axum::http::Extensions::new();
@@ -182,7 +183,7 @@ pub async fn authenticate(
         return next.run(request).await;
     }
     let user = match layer.authenticator.authenticate(&peer, request.headers()).await {
-        Ok(user) => user,
+        Ok(user) => Arc::new(user),
         Err(error) => {
             layer.warn(&peer, request.headers());
             return match error {
@@ -194,7 +195,7 @@ pub async fn authenticate(
         }
     };
     peer.connection.mark_authenticated(tenant(&user));
-    let logged = LoggedUser(user.name.clone());
+    let logged = LoggedUser(user.clone());
     request.extensions_mut().insert(RequestUser(Some(user)));
     let mut response = next.run(request).await;
     response.extensions_mut().insert(logged);
@@ -235,7 +236,7 @@ pub async fn admit_authorized(
 /// The user of a request; anonymous if the path is always allowed.
 fn user(extensions: &Extensions) -> &UserInfo {
     static ANONYMOUS: LazyLock<UserInfo> = LazyLock::new(UserInfo::default);
-    extensions.get::<RequestUser>().and_then(|user| user.0.as_ref()).unwrap_or(&ANONYMOUS)
+    extensions.get::<RequestUser>().and_then(|user| user.0.as_deref()).unwrap_or(&ANONYMOUS)
 }
 
 fn rejected(metrics: &Metrics) -> Response<Body> {

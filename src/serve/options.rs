@@ -2,7 +2,10 @@
 
 use super::error::ApiError;
 use crate::k8s::Selector;
+use axum::extract::Query;
+use axum::http::Uri;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
 /// The part of `metav1.ListOptions` that distinguishes a watch from a list, and one object from
 /// all.
@@ -35,4 +38,13 @@ pub fn label_selector(text: &str) -> Result<Selector, ApiError> {
 /// The name in a `fieldSelector` of the form `metadata.name=NAME`.
 pub fn selected_name(text: &str) -> Option<&str> {
     text.strip_prefix("metadata.name=").map(|name| name.trim_start_matches('='))
+}
+
+/// The query parameters of a request.
+///
+/// # Errors
+/// 400 if they are not those.
+pub fn parameters<T: DeserializeOwned>(uri: &Uri) -> Result<T, ApiError> {
+    let parsed = Query::<T>::try_from_uri(uri);
+    parsed.map(|Query(parsed)| parsed).map_err(|error| ApiError::bad_request(error.to_string()))
 }

@@ -1,6 +1,7 @@
 //! The parsed path of a request.
 
 use percent_encoding::percent_decode_str;
+use std::borrow::Cow;
 
 /// An API group that is served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, clap::ValueEnum)]
@@ -105,6 +106,13 @@ pub struct ObjectMetricRequest {
     pub of_namespace: bool,
 }
 
+impl ObjectMetricRequest {
+    /// The namespace that it is counted to; empty for the whole cluster.
+    pub fn flow(&self) -> &String {
+        if self.of_namespace { &self.name } else { &self.namespace }
+    }
+}
+
 /// A version of an API group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Version {
@@ -153,9 +161,9 @@ impl RequestInfo {
         if rest.is_empty() {
             return Ok(Self::Resources(group, version));
         }
-        let decoded: Option<Vec<String>> = rest.iter().map(|part| decode(part)).collect();
+        let decoded: Option<Vec<_>> = rest.iter().map(|part| decode(part)).collect();
         let decoded = decoded.ok_or(PathError::NotFound)?;
-        let parts: Vec<&str> = decoded.iter().map(String::as_str).collect();
+        let parts: Vec<&str> = decoded.iter().map(AsRef::as_ref).collect();
         let owned = |text: &str| text.to_owned();
         match group {
             ApiGroup::Decisions => match parts.as_slice() {
@@ -195,8 +203,7 @@ impl RequestInfo {
     /// The namespace of the request, if it is for one.
     pub fn namespace(&self) -> Option<&str> {
         let namespace = match self {
-            Self::Object(object) if object.of_namespace => &object.name,
-            Self::Object(object) => &object.namespace,
+            Self::Object(object) => object.flow(),
             Self::External { namespace, .. } => namespace,
             Self::Pods { namespace, .. } | Self::Decisions { namespace, .. } => {
                 namespace.as_ref()?
@@ -324,7 +331,7 @@ pub fn is_canonical(path: &str) -> bool {
 
 /// A path segment without its percent-encoding; none if that is malformed, or if the segment is
 /// not a valid name.
-fn decode(segment: &str) -> Option<String> {
+fn decode(segment: &str) -> Option<Cow<'_, str>> {
     let broken = segment.match_indices('%').any(|(at, _)| {
         let digits = segment.as_bytes().get(at + 1..at + 3);
         !digits.is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
@@ -332,7 +339,7 @@ fn decode(segment: &str) -> Option<String> {
     let text = percent_decode_str(segment).decode_utf8().ok().filter(|_| !broken)?;
     let is_name = !matches!(&*text, "" | "." | "..")
         && !text.contains(|sign: char| matches!(sign, '/' | '%') || sign.is_control());
-    is_name.then(|| text.into_owned())
+    is_name.then_some(text)
 }
 
 #[cfg(test)]

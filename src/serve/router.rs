@@ -9,6 +9,7 @@ use axum::Router;
 use axum::http::{Extensions, HeaderMap, StatusCode, Version};
 use axum::middleware::{from_fn, from_fn_with_state};
 use std::sync::Arc;
+use tower::ServiceBuilder;
 use tower_http::compression::CompressionLayer;
 use tower_http::compression::predicate::{Predicate, SizeAbove};
 
@@ -31,16 +32,15 @@ pub fn router(server: Server) -> Router {
     let admission = (Admission::default(), metrics.clone());
     let health = server.health.clone();
     let server = Arc::new(server);
-    // The last layer is the outermost.
-    let api = Router::new()
-        .fallback(handle)
-        .with_state(server)
-        .layer(from_fn_with_state(admission.clone(), layers::admit_authorized))
-        .layer(from_fn_with_state(authorizer, layers::authorize))
-        .layer(from_fn_with_state(admission, layers::admit))
-        .layer(from_fn_with_state(authentication, layers::authenticate))
-        .layer(from_fn(layers::canonicalize))
+    // The first is the outermost. As one layer of the router they are cloned for a request in one piece each.
+    let layers = ServiceBuilder::new()
+        .layer(compression)
         .layer(from_fn_with_state(metrics, layers::instrument))
-        .layer(compression);
+        .layer(from_fn(layers::canonicalize))
+        .layer(from_fn_with_state(authentication, layers::authenticate))
+        .layer(from_fn_with_state(admission.clone(), layers::admit))
+        .layer(from_fn_with_state(authorizer, layers::authorize))
+        .layer(from_fn_with_state(admission, layers::admit_authorized));
+    let api = Router::new().fallback(handle).with_state(server).layer(layers);
     health::routes(health, &api).fallback_service(api)
 }

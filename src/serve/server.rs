@@ -6,6 +6,7 @@ use super::decisions::Decisions;
 use super::discovery::ServedResource;
 use super::forward::ForwardTargets;
 use super::health::Health;
+use super::known_requests::KnownRequests;
 use super::request::ApiGroup;
 use crate::live::LiveStatus;
 use crate::promql::query::PodQueries;
@@ -30,6 +31,8 @@ pub struct Server {
     pub forward: Reloadable<ForwardTargets>,
     /// The metrics of rules.
     pub rules: Rules,
+    /// The requests for metrics of objects that were made before.
+    pub known_requests: KnownRequests,
     /// The API groups that are served.
     pub groups: Vec<ApiGroup>,
     /// Authenticates requests.

@@ -25,6 +25,8 @@ type User = (AutoscalerKind, String, Arc<PrometheusMetric>);
 pub struct Index {
     pods_known: bool,
     pods: HashMap<String, NamespacePods>,
+    /// The last version of the pods of a namespace.
+    pods_version: u64,
     scales: HashMap<Workload, BTreeMap<ObjectKey, ScaleRecord>>,
     autoscalers: BTreeMap<ObjectKey, Arc<AutoscalerRecord>>,
     hpas: BTreeMap<ObjectKey, Arc<HpaRecord>>,
@@ -52,7 +54,14 @@ impl Index {
         self.pods_known
     }
 
-    pub(super) fn set_pods_known(&mut self) {
+    /// The version of the names and labels of a namespace's pods: they are the same as long as it is. None until all
+    /// pods were listed.
+    pub fn pods_version(&self, namespace: &str) -> Option<u64> {
+        self.pods_known.then(|| self.pods.get(namespace).map_or(0, |pods| pods.version))
+    }
+
+    /// All pods were listed.
+    pub fn set_pods_known(&mut self) {
         self.pods_known = true;
     }
 
@@ -70,9 +79,14 @@ impl Index {
 
     /// The metric published under a name in a namespace: on `custom.metrics.k8s.io` if it is one of
     /// pods, and on `external.metrics.k8s.io` if it is a total.
-    pub fn published(&self, namespace: &str, name: &str, per: Per) -> Option<&PrometheusMetric> {
+    pub fn published(
+        &self,
+        namespace: &str,
+        name: &str,
+        per: Per,
+    ) -> Option<&Arc<PrometheusMetric>> {
         let users = self.published.get(namespace)?.get(name)?.iter();
-        let mut metrics = users.map(|(_, _, metric)| &**metric);
+        let mut metrics = users.map(|(_, _, metric)| metric);
         metrics.find(|metric| metric.per == per)
     }
 
@@ -207,13 +221,20 @@ impl Index {
     pub fn put_pod(&mut self, key: ObjectKey, mut pod: PodRecord) {
         pod.requests = self.requests.intern(pod.requests);
         pod.owner = pod.owner.map(|owner| self.owners.intern(owner));
-        self.pods.entry(key.namespace).or_default().put(&key.name, pod);
+        let pods = self.pods.entry(key.namespace).or_default();
+        if pods.put(&key.name, pod) {
+            self.pods_version += 1;
+            pods.version = self.pods_version;
+        }
     }
 
     /// Removes a pod.
     pub fn remove_pod(&mut self, key: &ObjectKey) {
         if let Some(pods) = self.pods.get_mut(&key.namespace) {
-            pods.remove(&key.name);
+            if pods.remove(&key.name) {
+                self.pods_version += 1;
+                pods.version = self.pods_version;
+            }
             if pods.is_empty() {
                 self.pods.remove(&key.namespace);
             }
@@ -366,7 +387,7 @@ mod tests {
         index.publish(&key("a"), AutoscalerKind::Hpa, vec![("x".into(), metric(None).into())]);
         let with_query = vec![("x".to_owned(), metric(Some("q")).into())];
         index.publish(&key("z"), AutoscalerKind::Autoscaler, with_query);
-        assert_eq!(index.published("shop", "x", Per::Pod), Some(&metric(Some("q"))));
+        assert_eq!(index.published("shop", "x", Per::Pod), Some(&Arc::new(metric(Some("q")))));
     }
 
     #[test]

@@ -89,17 +89,19 @@ pub struct NamespacePods {
     by_labels: HashMap<Arc<LabelSet>, BTreeSet<Arc<str>>>,
     /// By label and value, the label sets that have it.
     by_label: HashMap<String, HashMap<String, HashSet<Arc<LabelSet>>>>,
+    /// A number of the names and labels, which no other have had in this or another namespace.
+    pub version: u64,
 }
 
 impl NamespacePods {
-    /// Adds or replaces a pod.
-    pub fn put(&mut self, name: &str, mut pod: PodRecord) {
+    /// Adds or replaces a pod. Returns whether it is new or has other labels.
+    pub fn put(&mut self, name: &str, mut pod: PodRecord) -> bool {
         if let Some(known) = self.by_name.get_mut(name)
             && known.labels == pod.labels
         {
             pod.labels = known.labels.clone();
             **known = pod;
-            return;
+            return false;
         }
         self.remove(name);
         if let Some((shared, _)) = self.by_labels.get_key_value(&pod.labels) {
@@ -113,16 +115,17 @@ impl NamespacePods {
         let name: Arc<str> = name.into();
         self.by_labels.entry(pod.labels.clone()).or_default().insert(name.clone());
         self.by_name.insert(name, Box::new(pod));
+        true
     }
 
-    /// Removes a pod.
-    pub fn remove(&mut self, name: &str) {
-        let Some(pod) = self.by_name.remove(name) else { return };
+    /// Removes a pod. Returns whether there was one.
+    pub fn remove(&mut self, name: &str) -> bool {
+        let Some(pod) = self.by_name.remove(name) else { return false };
         let PodRecord { labels, .. } = *pod;
-        let Some(names) = self.by_labels.get_mut(&labels) else { return };
+        let Some(names) = self.by_labels.get_mut(&labels) else { return true };
         names.remove(name);
         if !names.is_empty() {
-            return;
+            return true;
         }
         self.by_labels.remove(&labels);
         for (label, value) in labels.iter() {
@@ -137,6 +140,7 @@ impl NamespacePods {
                 self.by_label.remove(label);
             }
         }
+        true
     }
 
     /// Whether there are no pods.

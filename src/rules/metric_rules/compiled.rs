@@ -84,8 +84,8 @@ pub(super) struct Listing {
 /// What a metric of a MetricRule is queried from.
 #[derive(Clone, Debug)]
 pub struct Source {
-    rule: Arc<CompiledRule>,
-    series: Arc<str>,
+    pub(super) rule: Arc<CompiledRule>,
+    pub(super) series: Arc<str>,
     /// The label that names the objects.
     pub(in super::super) label: Arc<str>,
 }

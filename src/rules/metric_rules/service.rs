@@ -87,6 +87,15 @@ impl MetricRules {
         self.view(namespace)?.metrics.get(metric).cloned()
     }
 
+    /// Whether a metric of a namespace is still queried from this.
+    pub fn is_current(&self, namespace: &str, metric: &ObjectMetric, source: &Source) -> bool {
+        self.find(namespace, metric).is_some_and(|now| {
+            Arc::ptr_eq(&now.rule, &source.rule)
+                && (&now.series, &now.label) == (&source.series, &source.label)
+                && *now.rule.labels() == self.labels()
+        })
+    }
+
     /// Whether a metric of this name is known to be served in a namespace.
     pub fn knows(&self, namespace: &str, name: &str) -> bool {
         self.view(namespace).is_some_and(|view| view.metrics.keys().any(|key| key.metric == name))

@@ -8,7 +8,7 @@ use crate::promql::name::generated_name;
 use crate::samples::Store;
 use crate::supervise::Spawner;
 use crate::watch::{AutoscalerRef, ObjectKey, read_autoscaler};
-use axum::extract::{Extension, State};
+use axum::extract::State;
 
 const CUSTOM: &str = "/apis/custom.metrics.k8s.io";
 const PODS: &str = "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods";
@@ -18,9 +18,10 @@ async fn ask(
     (method, path, accept): (&str, &str, &str),
 ) -> Result<Response<Body>, ApiError> {
     let request = Request::builder().method(method).uri(path).header("accept", accept);
-    let request = request.body(Body::empty()).unwrap();
+    let mut request = request.body(Body::empty()).unwrap();
     let parsed = ParsedPath(RequestInfo::parse(request.uri().path()));
-    handle(State(server.clone()), Extension(parsed), request).await
+    request.extensions_mut().insert(parsed);
+    handle(State(server.clone()), request).await
 }
 
 #[tokio::test]

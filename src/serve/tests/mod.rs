@@ -2,6 +2,7 @@
 
 mod authorizer;
 mod dispatch;
+mod known_requests;
 mod layers;
 mod router;
 
@@ -92,6 +93,7 @@ fn server(client: &Client) -> Server {
         pod_queries: Reloadable::new(pod_queries),
         forward: Reloadable::default(),
         rules: rules.clone(),
+        known_requests: Default::default(),
         groups: vec![ApiGroup::Custom, ApiGroup::Resource],
         authenticator: authenticator(client, TrustStore::default(), &metrics),
         authorizer: authorizer(client, &metrics),
@@ -139,7 +141,7 @@ fn on_connection(path: &str, token: Option<&str>) -> Request {
 fn authenticated(path: &str, user: Option<UserInfo>) -> Request {
     let mut request = get(path);
     request.extensions_mut().insert(ParsedPath(RequestInfo::parse(path)));
-    request.extensions_mut().insert(RequestUser(user));
+    request.extensions_mut().insert(RequestUser(user.map(Arc::new)));
     request
 }
 

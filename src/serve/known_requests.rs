@@ -1,0 +1,178 @@
+//! What requests for metrics of objects ask for, and the responses to them, kept for when they are repeated. What they were made
+//! of is looked at each time: the same request without this would have the same response.
+
+use super::error::ApiError;
+use super::request::ObjectMetricRequest;
+use crate::cache::{self, Cache};
+use crate::k8s::Selector;
+use crate::promql::query::{PodQueries, PrometheusMetric};
+use crate::quota::{ByteQuota, QuotaGuard};
+use crate::rules::{Names, RuleQuery};
+use crate::samples::{Origin, PodQuery};
+use crate::time::UnixMillis;
+use axum::http::Uri;
+use bytes::Bytes;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// The bytes of known requests. A namespace takes no more than it leaves free.
+pub const KNOWN_REQUEST_BYTES: usize = 12 << 20;
+/// How long a request is known.
+const KNOWN_REQUEST_TTL: Duration = Duration::from_secs(60);
+
+/// What a request asks for, and what that was made of.
+pub struct Asked {
+    /// What it selects.
+    pub selectors: Arc<Selectors>,
+    /// Where the values come from.
+    pub source: Source,
+}
+
+/// What selects objects and series.
+pub struct Selectors {
+    /// The objects.
+    pub objects: Selector,
+    /// The series.
+    pub series: Selector,
+}
+
+/// Where the values come from.
+pub enum Source {
+    /// The metric of a generated name.
+    Generated(GeneratedMetric),
+    /// A rule.
+    Rule(Box<RuleQuery>),
+}
+
+/// The metric of a generated name, and what it was made of.
+pub struct GeneratedMetric {
+    /// The metric.
+    pub metric: Arc<PrometheusMetric>,
+    /// What made the query.
+    pub queries: Arc<PodQueries>,
+    /// The query.
+    pub query: PodQuery,
+    /// The pods that are selected.
+    pub pods: Names,
+}
+
+/// The response to a request, and the time of its oldest value.
+#[derive(Clone)]
+pub struct Values {
+    /// The response as JSON.
+    pub json: Bytes,
+    /// The time of the oldest value.
+    pub oldest: Option<UnixMillis>,
+}
+
+/// Known requests, by path and query.
+#[derive(Clone)]
+pub struct KnownRequests {
+    cache: Cache<Arc<str>, Arc<KnownRequest>>,
+    quota: Arc<ByteQuota>,
+}
+
+/// A request that was answered.
+pub struct KnownRequest {
+    /// What it asks for.
+    pub asked: Asked,
+    last: Mutex<(Origin, Values)>,
+    /// The bytes of the longest response that is kept.
+    room: usize,
+    bytes: usize,
+    _guard: QuotaGuard,
+}
+
+impl Default for KnownRequests {
+    fn default() -> Self {
+        let bytes = |uri: &Arc<str>, known: &Arc<KnownRequest>| uri.len() + known.bytes;
+        Self {
+            cache: cache::of_bytes(KNOWN_REQUEST_BYTES, KNOWN_REQUEST_TTL, bytes),
+            quota: Arc::new(ByteQuota::new(KNOWN_REQUEST_BYTES)),
+        }
+    }
+}
+
+impl Asked {
+    /// Whether it can be told if the request would ask for the same again.
+    fn may_be_kept(&self) -> bool {
+        match &self.source {
+            Source::Generated(of) => of.pods.may_be_kept() && of.query.may_be_kept(),
+            Source::Rule(query) => query.may_be_kept(),
+        }
+    }
+
+    /// The approximate memory in bytes.
+    pub fn bytes(&self) -> usize {
+        let source = match &self.source {
+            Source::Generated(of) => of.query.query.bytes() + of.pods.bytes(),
+            Source::Rule(query) => query.bytes(),
+        };
+        size_of::<Self>() + size_of::<Selectors>() + source
+    }
+}
+
+impl KnownRequests {
+    /// The bytes of those about a namespace.
+    #[cfg(test)]
+    pub fn used_by(&self, namespace: &str) -> usize {
+        self.quota.used_by(namespace)
+    }
+
+    /// A request that was made before.
+    pub fn get(&self, uri: &Uri) -> Option<Arc<KnownRequest>> {
+        self.cache.get(text(uri))
+    }
+
+    /// Keeps a request and the response to it, if its namespace has room.
+    pub fn keep(
+        &self,
+        uri: &Uri,
+        request: &ObjectMetricRequest,
+        asked: Asked,
+        last: (Origin, Values),
+    ) {
+        let uri = text(uri);
+        // The values change, and with them their length.
+        let room = last.1.json.len() * 9 / 8;
+        let bytes = size_of::<KnownRequest>() + asked.bytes() + room;
+        let weight = cache::weight(uri.len() + bytes) as usize;
+        let namespace: Arc<str> = request.flow().as_str().into();
+        // What it replaces takes no room beside it.
+        self.cache.remove(uri);
+        if let Some(_guard) = self.quota.try_guard(&namespace, weight) {
+            let last = Mutex::new(last);
+            self.cache
+                .insert(uri.into(), Arc::new(KnownRequest { asked, last, room, bytes, _guard }));
+        }
+    }
+}
+
+impl KnownRequest {
+    /// The last response if it is of these responses of Prometheus, or else a new one.
+    ///
+    /// # Errors
+    /// Those of a new one.
+    pub fn values(
+        &self,
+        origin: Origin,
+        new: impl FnOnce() -> Result<Values, ApiError>,
+    ) -> Result<Values, ApiError> {
+        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        {
+            let last = last();
+            if last.0 == origin {
+                return Ok(last.1.clone());
+            }
+        }
+        let values = new()?;
+        if values.json.len() <= self.room {
+            *last() = (origin, values.clone());
+        }
+        Ok(values)
+    }
+}
+
+fn text(uri: &Uri) -> &str {
+    uri.path_and_query().map_or("", |text| text.as_str())
+}
