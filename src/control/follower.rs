@@ -17,8 +17,7 @@ pub fn apply(
     evaluation: Evaluation<'_>,
     state: &mut AutoscalerState,
 ) -> SyncResult {
-    let Evaluation { context, target, decision, history, mut status, at, account, .. } = evaluation;
-    state.account = account;
+    let Evaluation { context, target, decision, history, mut status, at, .. } = evaluation;
     state.set_history(history, at, ctx.longest_window());
     let failed =
         state.count_failure(&decision, target.is_ok(), (at.process, ctx.period(autoscaler)));

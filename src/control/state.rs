@@ -4,7 +4,7 @@ use super::checkpoint::Checkpoint;
 use super::comparison::Comparison;
 use super::decision_time::DecisionTime;
 use super::failures::Failures;
-use super::noted::{Account, Described};
+use super::noted::Described;
 use super::rescales::{Change, LastChange, Rescales};
 use super::schedule::hash;
 use super::status::LastWrite;
@@ -79,8 +79,6 @@ pub struct AutoscalerState {
     pub phase: Option<Instant>,
     /// Since when, by the clock of this process, an announced scale to zero is known.
     pub zero_pending_since: Option<UnixMillis>,
-    /// The lists that the account of the next decision uses again.
-    pub account: Account,
     /// What the last decision was based on.
     pub described: Option<Described>,
     /// The turn of this evaluation.
