@@ -233,7 +233,7 @@ impl AutoscalerSource {
         let (mut shown, all) = self.cluster.read(|index| {
             let all = index.autoscalers();
             let count = all.len();
-            let show = |(key, record): (&ObjectKey, &Arc<AutoscalerRecord>)| {
+            let show = |(key, record): (&Arc<ObjectKey>, &Arc<AutoscalerRecord>)| {
                 let (autoscaler, record) = (AutoscalerRef::autoscaler(key.clone()), record.clone());
                 Shown { autoscaler, record, status: None }
             };
@@ -258,7 +258,7 @@ impl Collector for AutoscalerCollector {
             let mut result = Ok(());
             for one in &shown {
                 series(one, &mut |more, value| {
-                    let ObjectKey { namespace, name } = &one.autoscaler.key;
+                    let ObjectKey { namespace, name } = &*one.autoscaler.key;
                     let labels = ([("namespace", &**namespace), ("autoscaler", name)], more);
                     let encoded = family.encode_family(&labels);
                     let encoded =

@@ -108,6 +108,13 @@ pub struct MetricRuleRecord {
     pub status: MetricRuleStatus,
 }
 
+impl AutoscalerRecord {
+    /// The metrics that Plimsoll serves for it, by their published names; none of a spec that is invalid.
+    pub(super) fn published(&self) -> Vec<(String, Arc<PrometheusMetric>)> {
+        self.parsed.as_ref().map_or(Vec::new(), |parsed| parsed.scaling.published())
+    }
+}
+
 impl ScalingSpec {
     /// The metrics that Plimsoll serves for it, by their published names.
     pub(super) fn published(&self) -> Vec<(String, Arc<PrometheusMetric>)> {
