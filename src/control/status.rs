@@ -343,7 +343,7 @@ mod tests {
                 Current::Value(1),
                 Current::None,
             ],
-            schedule: spec.moment(now),
+            schedule: spec.moment(now).map(Box::new),
             ..Status::default()
         };
         assert!(status.schedule.is_some());

@@ -3,9 +3,10 @@
 
 use super::autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use super::metric_rules::MetricRuleRecords;
-use super::pods::{Interner, NamespacePods, Owner, PodRecord};
+use super::pods::{NamespacePods, Owner, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, MetricRuleRecord, ScaleRecord, Workload};
 use crate::hpa::Requests;
+use crate::intern::Interner;
 use crate::k8s::Selector;
 use crate::promql::query::{Per, PrometheusMetric};
 #[cfg(test)]

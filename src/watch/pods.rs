@@ -8,7 +8,6 @@ use crate::k8s::selector::Operator;
 use crate::time::UnixMillis;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::Hash;
 use std::sync::Arc;
 
 /// The record of a pod.
@@ -179,31 +178,6 @@ impl NamespacePods {
         });
         let sets = equalities.map(|(label, value)| self.by_label.get(label)?.get(value));
         sets.min_by_key(|sets| sets.map_or(0, HashSet::len))
-    }
-}
-
-/// Stores equal values once.
-#[derive(Debug)]
-pub struct Interner<T>(HashSet<Arc<T>>);
-
-impl<T> Default for Interner<T> {
-    fn default() -> Self {
-        Self(HashSet::new())
-    }
-}
-
-impl<T: Eq + Hash> Interner<T> {
-    /// The stored value that equals this one.
-    pub fn intern(&mut self, value: Arc<T>) -> Arc<T> {
-        if let Some(known) = self.0.get(&value) {
-            return known.clone();
-        }
-        // Drop unused values whenever the number of values reaches a power of two.
-        if self.0.len().is_power_of_two() {
-            self.0.retain(|known| Arc::strong_count(known) > 1);
-        }
-        self.0.insert(value.clone());
-        value
     }
 }
 
