@@ -54,7 +54,9 @@ struct ForeignWrite {
 
 /// Pods of others that the selector of the target selects.
 struct Others {
-    text: String,
+    selector: Box<str>,
+    /// Whose they are.
+    of: Box<str>,
     last: UnixMillis,
 }
 
@@ -140,10 +142,7 @@ impl Warnings {
             Some(Owner { kind, name, .. }) if kind != "Job" => format!("{kind} {name}"),
             Some(Owner { kind, .. }) => format!("a {kind}"),
         };
-        let text = format!(
-            "the selector {selector} of the target selects pods of {of}, too, which count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own"
-        );
-        self.others = Some(Others { text, last: now });
+        self.others = Some(Others { selector: selector.into(), of: of.into(), last: now });
     }
 
     /// Notes which queries of this evaluation are empty that had series within an hour before; of each metric none
@@ -227,8 +226,11 @@ impl fmt::Display for Warnings {
             write!(f, "{write}")?;
             separator = "; ";
         }
-        if let Some(others) = &self.others {
-            write!(f, "{separator}{}", others.text)?;
+        if let Some(Others { selector, of, .. }) = &self.others {
+            write!(
+                f,
+                "{separator}the selector {selector} of the target selects pods of {of}, too, which count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own"
+            )?;
             separator = "; ";
         }
         for Gap { metric, began, .. } in &self.gaps {
