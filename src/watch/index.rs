@@ -29,7 +29,8 @@ type Metrics = Vec<(String, Arc<PrometheusMetric>)>;
 pub struct Index {
     pods_known: bool,
     pods: HashMap<String, NamespacePods>,
-    scales: HashMap<Workload, BTreeMap<ObjectKey, ScaleRecord>>,
+    /// Boxed, as half of a node of a map is unused.
+    scales: HashMap<Workload, BTreeMap<ObjectKey, Box<ScaleRecord>>>,
     autoscalers: BTreeMap<Arc<ObjectKey>, Arc<AutoscalerRecord>>,
     hpas: BTreeMap<Arc<ObjectKey>, Arc<HpaRecord>>,
     /// By namespace and name.
@@ -184,7 +185,7 @@ impl Index {
 
     /// The scale of a workload.
     pub fn scale(&self, workload: Workload, key: &ObjectKey) -> Option<&ScaleRecord> {
-        self.scales.get(&workload)?.get(key)
+        self.scales.get(&workload)?.get(key).map(AsRef::as_ref)
     }
 
     /// Adds or replaces the scale of a workload, and notes its rollout.
@@ -193,7 +194,7 @@ impl Index {
         let known = scales.get(&key);
         scale.rollout = known.map(|known| known.rollout).unwrap_or_default();
         scale.rollout.note(known.map(|known| known.seen), scale.seen, Instant::now());
-        scales.insert(key, scale);
+        scales.insert(key, scale.into());
     }
 
     /// Removes a workload.
