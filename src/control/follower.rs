@@ -34,7 +34,8 @@ pub fn apply(
             Outcome::Hold | Outcome::Failed => target.replicas.spec_replicas,
         };
     }
-    ctx.live.set(autoscaler, &status::render(&status, context.spec, None));
+    let rendered = status::render(&status, context.spec, None);
+    ctx.live.set(autoscaler, rendered, &status.conditions);
     SyncResult::Followed
 }
 
