@@ -336,7 +336,7 @@ fn render_metric(current: Current, source: &MetricSource) -> api::MetricStatus {
     };
     let identifier = |metric: &MetricId| api::MetricIdentifier {
         name: metric.name.clone(),
-        selector: metric.selector.clone(),
+        selector: metric.selector.clone().map(Into::into),
     };
     let mut status = api::MetricStatus::default();
     match source {
