@@ -119,7 +119,7 @@ fn basis(context: Context<'_>, status: &Status, state: &mut AutoscalerState) -> 
                 (None, _) => true,
             })
     };
-    let known = known.filter(is_same);
+    let known = known.filter(|known| is_same(known));
     let described = match known {
         Some(known) if account::is_basis(&known.basis, context, status) => known,
         known => {
@@ -139,7 +139,7 @@ fn basis(context: Context<'_>, status: &Status, state: &mut AutoscalerState) -> 
                 }
             };
             let basis = account::basis(context, status, metrics);
-            Described { specs: specs.clone(), queries, basis: Arc::new(basis) }
+            Described { specs: specs.clone(), queries, basis: Arc::new(basis) }.into()
         }
     };
     let basis = described.basis.clone();
