@@ -24,6 +24,7 @@ pub mod crd;
 #[cfg(test)]
 mod fake;
 pub mod hpa;
+mod intern;
 pub mod k8s;
 mod kube_error;
 mod leader;

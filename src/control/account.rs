@@ -16,11 +16,10 @@ pub fn record(
     ctx: &ControllerContext,
     autoscaler: &AutoscalerRef,
     facts: Facts<'_>,
-    mut account: Account,
+    account: Account,
     state: &mut AutoscalerState,
 ) {
     if !is_kept(ctx) {
-        state.account = account;
         return;
     }
     let basis = basis(facts.context, facts.status, state);
@@ -29,10 +28,10 @@ pub fn record(
     entry.observed = facts.observed;
     ctx.ledger.record(autoscaler, &entry);
     if let Some(log) = &ctx.decision_log {
-        match account.inputs.take() {
+        match account.inputs {
             Some(inputs) => {
-                let (rescale, error) = std::mem::take(&mut account.decided);
-                let trace = account.trace.recorded.clone();
+                let (rescale, error) = account.decided;
+                let trace = account.trace.recorded;
                 let outcome = LoggedOutcome { rescale, error, trace };
                 log.write(autoscaler, Some((inputs, outcome)), &entry);
             }
@@ -41,7 +40,6 @@ pub fn record(
             None => {}
         }
     }
-    state.account = account;
 }
 
 /// Whether decisions are kept, in the ledger or in the log.
@@ -121,7 +119,7 @@ fn basis(context: Context<'_>, status: &Status, state: &mut AutoscalerState) -> 
                 (None, _) => true,
             })
     };
-    let known = known.filter(is_same);
+    let known = known.filter(|known| is_same(known));
     let described = match known {
         Some(known) if account::is_basis(&known.basis, context, status) => known,
         known => {
@@ -141,7 +139,7 @@ fn basis(context: Context<'_>, status: &Status, state: &mut AutoscalerState) -> 
                 }
             };
             let basis = account::basis(context, status, metrics);
-            Described { specs: specs.clone(), queries, basis: Arc::new(basis) }
+            Described { specs: specs.clone(), queries, basis: Arc::new(basis) }.into()
         }
     };
     let basis = described.basis.clone();

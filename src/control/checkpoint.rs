@@ -252,8 +252,8 @@ fn encode(
     summed.sort_by_key(|(sum, _)| *sum);
     let entry = |(autoscaler, checkpoint): (AutoscalerRef, Checkpoint)| Entry {
         kind: autoscaler.kind.as_str().to_owned(),
-        namespace: autoscaler.key.namespace,
-        name: autoscaler.key.name,
+        namespace: autoscaler.key.namespace.clone(),
+        name: autoscaler.key.name.clone(),
         checkpoint: checkpoint.shifted(-now),
     };
     let autoscalers = summed.into_iter().map(|(_, one)| entry(one)).collect();
@@ -303,7 +303,7 @@ fn decode(
         history.ups.iter_mut().chain(&mut history.downs).for_each(|e| e.time = e.time.min(now));
         let withheld = withheld.map(|(since, until)| (since.min(now), until));
         Some((
-            AutoscalerRef { kind, key },
+            AutoscalerRef { kind, key: key.into() },
             Checkpoint { uid, history, last_scale, last_replicas, withheld },
         ))
     };
@@ -447,7 +447,8 @@ mod tests {
     fn a_namespace_with_much_history_loses_its_own() {
         let mut all: Vec<_> = (0..300).map(|number| checkpoint(number, 60)).collect();
         for (number, (autoscaler, _)) in all.iter_mut().enumerate() {
-            autoscaler.key.namespace = if number < 295 { "noisy" } else { "quiet" }.to_owned();
+            let namespace = if number < 295 { "noisy" } else { "quiet" }.to_owned();
+            Arc::make_mut(&mut autoscaler.key).namespace = namespace;
         }
         for (_, checkpoint) in &mut all[295..] {
             checkpoint.history.recommendations.truncate(1);

@@ -181,16 +181,16 @@ impl Checkpointer {
 
 /// The checkpoints of all autoscalers: those that are being evaluated, the others, and of what is not known yet.
 pub fn all_checkpoints(
-    running: &HashMap<AutoscalerRef, Option<Checkpoint>>,
+    running: &HashMap<AutoscalerRef, Option<Box<Checkpoint>>>,
     states: &HashMap<AutoscalerRef, Box<AutoscalerState>>,
     unknown: &HashMap<AutoscalerRef, (Checkpoint, Instant)>,
     now: UnixMillis,
     longest: i64,
 ) -> HashMap<AutoscalerRef, Checkpoint> {
     let unknown = unknown.iter().map(|(autoscaler, (one, _))| (autoscaler.clone(), one.clone()));
-    let running = running
-        .iter()
-        .filter_map(|(autoscaler, checkpoint)| Some((autoscaler.clone(), checkpoint.clone()?)));
+    let running = running.iter().filter_map(|(autoscaler, checkpoint)| {
+        Some((autoscaler.clone(), (**checkpoint.as_ref()?).clone()))
+    });
     let idle = states.iter().filter_map(|(autoscaler, state)| {
         Some((autoscaler.clone(), state.checkpoint(now, longest)?))
     });

@@ -32,7 +32,7 @@ pub struct ControlLoop {
     /// The states of the autoscalers that are not being evaluated.
     states: HashMap<AutoscalerRef, Box<AutoscalerState>>,
     /// The autoscalers that are queued or being evaluated, with their checkpoints of before that.
-    running: HashMap<AutoscalerRef, Option<Checkpoint>>,
+    running: HashMap<AutoscalerRef, Option<Box<Checkpoint>>>,
     /// The autoscalers whose last evaluation failed.
     failing: HashSet<AutoscalerRef>,
     /// The autoscalers to be evaluated again as soon as their evaluation ends.
@@ -240,10 +240,10 @@ impl ControlLoop {
         let (now, longest) = (self.ctx.clock.elapsed(), self.ctx.longest_window());
         if let Some(running) = self.running.get_mut(&autoscaler) {
             // Until its evaluation ends, its checkpoint is merged from both.
-            let restored = |before| AutoscalerState::restored(before, now);
+            let restored = |before: Box<_>| AutoscalerState::restored(*before, now);
             let mut both = running.take().map(restored).unwrap_or_default();
             both.merge_checkpoint(checkpoint.clone(), now);
-            *running = both.checkpoint(now, longest);
+            *running = both.checkpoint(now, longest).map(Box::new);
             self.pending_restore.insert(autoscaler, checkpoint);
             return;
         }
@@ -380,7 +380,7 @@ impl ControlLoop {
             let mut state = self.states.remove(&autoscaler).unwrap_or_default();
             state.turn = turn(self.ctx.period(&autoscaler), self.ctx.clock.elapsed_at(at));
             let checkpoint = state.checkpoint(self.ctx.clock.elapsed(), self.ctx.longest_window());
-            self.running.insert(autoscaler.clone(), checkpoint);
+            self.running.insert(autoscaler.clone(), checkpoint.map(Box::new));
             batch.push(DueEvaluation { autoscaler, at, due_together, state });
         }
         QueryHandle::prefetch(batch.iter().flat_map(|due| due.state.next_queries(self.term)));
@@ -419,7 +419,7 @@ impl ControlLoop {
         }
         let checkpoint = self.running.remove(&autoscaler).flatten();
         let now = self.ctx.clock.elapsed();
-        let restored = || checkpoint.map(|one| AutoscalerState::restored(one, now).into());
+        let restored = || checkpoint.map(|one| AutoscalerState::restored(*one, now).into());
         let mut state = state.or_else(restored).unwrap_or_default();
         self.merge_pending_restore(&autoscaler, &mut state);
         let requeue = self.requeue.remove(&autoscaler);

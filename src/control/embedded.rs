@@ -95,7 +95,7 @@ pub async fn apply(
         hpa::release(context.spec, &state.history, direction, replicas, at.process, due, period)
     });
     let mut raised = None;
-    let moment = status.schedule.as_ref();
+    let moment = status.schedule.as_deref();
     decision.events.extend(schedules::events(context.spec, &mut state.active, moment, at));
     let change = moment.and_then(|moment| schedules::next_evaluation(moment, at, period));
     state.release = [state.release, change, release].into_iter().flatten().min();

@@ -96,7 +96,7 @@ fn decide_on<'a>(
     state.note_evaluation(observation.target.is_ok(), at.process);
     let (mut history, mut status) = (at.to_wall_clock(state.history.clone()), state.status.clone());
     status.shift_failing(at.wall - at.process);
-    let mut account = std::mem::take(&mut state.account);
+    let mut account = Account::default();
     state.warnings.begin(execution.generation);
     let changed = (&mut history, &mut status, &mut account, &mut state.warnings);
     let (mut decision, known_pods) =

@@ -17,8 +17,7 @@ pub fn apply(
     (evaluation, execution): (Evaluation<'_>, Execution<'_>),
     state: &mut AutoscalerState,
 ) -> SyncResult {
-    let Evaluation { context, target, decision, history, mut status, at, account, .. } = evaluation;
-    state.account = account;
+    let Evaluation { context, target, decision, history, mut status, at, .. } = evaluation;
     state.set_history(history, at, ctx.longest_window());
     let failed =
         state.count_failure(&decision, target.is_ok(), (at.process, ctx.period(autoscaler)));
@@ -36,7 +35,8 @@ pub fn apply(
             Outcome::Hold | Outcome::Failed => target.replicas.spec_replicas,
         };
     }
-    ctx.live.set(autoscaler, &status::render(&status, context.spec, None));
+    let rendered = status::render(&status, context.spec, None);
+    ctx.live.set(autoscaler, rendered, &status.conditions);
     SyncResult::Followed
 }
 

@@ -121,6 +121,7 @@ pub async fn gather(
     let metrics = scaling.spec.metrics.iter().zip(&scaling.prometheus_metrics);
     let (gathered, queries): (Vec<_>, Vec<_>) =
         join_all(metrics.map(one)).await.into_iter().unzip();
+    state.queries.reserve_exact(queries.len().saturating_sub(state.queries.len()));
     state.queries.resize_with(queries.len(), RepeatedQueries::default);
     for (known, new) in state.queries.iter_mut().zip(queries).filter(|(_, new)| !new.is_empty()) {
         *known = RepeatedQueries { queries: new, read: Some(Instant::now()) };

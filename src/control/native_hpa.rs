@@ -86,9 +86,9 @@ pub async fn apply(
         );
         status.set(kind, true, reason, text, now);
     }
-    status.schedule = moment;
+    status.schedule = moment.map(Box::new);
     let events =
-        schedules::events(&parsed.scaling.spec, &mut state.active, status.schedule.as_ref(), at);
+        schedules::events(&parsed.scaling.spec, &mut state.active, status.schedule.as_deref(), at);
     ctx.events.publish(token, autoscaler, &record.uid, &events);
     let mut rendered = status::render(status, &parsed.scaling.spec, record.generation);
     if let Some(hpa) = reported {

@@ -54,9 +54,6 @@ impl Account {
         history: &ScalingHistory,
         status: &Status,
     ) {
-        self.trace.clear();
-        self.times.clear();
-        self.holds = [None; 2];
         self.inputs = logs.then(|| Box::new(LoggedInputs::new(input, schedules, history, status)));
     }
 

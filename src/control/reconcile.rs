@@ -108,7 +108,7 @@ async fn sync_autoscaler(
     };
     let at = DecisionTime::now(&ctx.clock);
     // Also for what is shown of one that is not evaluated.
-    state.status.schedule = parsed.scaling.spec.moment(at.server);
+    state.status.schedule = parsed.scaling.spec.moment(at.server).map(Box::new);
     let mode = parsed.spec.mode_at(at.server);
     let event = pause::note(&parsed.spec, mode, &mut state.status, at.wall);
     if let (Some(event), Some(token)) = (event, token) {
@@ -116,7 +116,7 @@ async fn sync_autoscaler(
     }
     if parsed.spec.executor == Executor::NativeHPA {
         rest(ctx, autoscaler, state);
-        let moment = state.status.schedule.as_ref();
+        let moment = state.status.schedule.as_deref();
         let change =
             moment.and_then(|one| schedules::next_evaluation(one, at, ctx.period(autoscaler)));
         state.release = [change, pause::end(&parsed.spec, mode, at)].into_iter().flatten().min();

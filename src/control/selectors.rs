@@ -327,7 +327,7 @@ mod tests {
         let claim = |name: &str, selector: &str, pods: &[&LabelSet]| {
             let found =
                 selectors.claim(&autoscaler(name), &selector.parse().unwrap(), pods, |_| true);
-            found.into_iter().map(|autoscaler| autoscaler.key.name).collect::<Vec<_>>()
+            found.into_iter().map(|autoscaler| autoscaler.key.name.clone()).collect::<Vec<_>>()
         };
         assert_eq!(claim("a", "app=web", &[&web]), ["a"]);
         assert_eq!(claim("b", "app=api", &[&api]), ["b"]);

@@ -4,7 +4,7 @@ use super::checkpoint::Checkpoint;
 use super::comparison::Comparison;
 use super::decision_time::DecisionTime;
 use super::failures::Failures;
-use super::noted::{Account, Described};
+use super::noted::Described;
 use super::rescales::{Change, LastChange, Rescales};
 use super::schedule::hash;
 use super::status::LastWrite;
@@ -49,8 +49,8 @@ pub struct AutoscalerState {
     pub is_zero_in_doubt: bool,
     /// When the last evaluation was, by the clock of this process.
     evaluated: Option<UnixMillis>,
-    /// The target of the last evaluation.
-    target: Option<TargetRef>,
+    /// The group, kind and name of the target of the last evaluation.
+    target: Option<Box<str>>,
     /// The effective minimum and maximum of replicas, once known, if no schedule moves them.
     bounds: Option<(i32, i32)>,
     /// When the status of a frozen autoscaler last got new desired replicas, and which.
@@ -79,10 +79,8 @@ pub struct AutoscalerState {
     pub phase: Option<Instant>,
     /// Since when, by the clock of this process, an announced scale to zero is known.
     pub zero_pending_since: Option<UnixMillis>,
-    /// The lists that the account of the next decision uses again.
-    pub account: Account,
     /// What the last decision was based on.
-    pub described: Option<Described>,
+    pub described: Option<Box<Described>>,
     /// The turn of this evaluation.
     pub turn: Option<i64>,
     /// The turn in which a replica that does not lead last read all metrics, and the replicas, if it was at rest then.
@@ -233,12 +231,10 @@ impl AutoscalerState {
 
     /// What was written to another target says nothing of this one. Recommendations and events stay, as upstream's do.
     pub fn follow_target(&mut self, target: &TargetRef, now: UnixMillis) {
-        let group =
-            |target: &TargetRef| hpa::parse_group(&target.api_version).ok().map(str::to_owned);
-        let is_same = |last: &TargetRef| {
-            (&last.kind, &last.name, group(last)) == (&target.kind, &target.name, group(target))
-        };
-        if self.target.replace(target.clone()).is_some_and(|last| !is_same(&last)) {
+        let group = hpa::parse_group(&target.api_version).ok();
+        let named = format!("{group:?} {} {}", target.kind, target.name);
+        let last = self.target.replace(named.as_str().into());
+        if last.is_some_and(|last| *last != *named) {
             (self.rescales, self.bounds) = (Rescales::default(), None);
             self.warnings = Warnings::default();
             self.status.end(ConditionKind::ConfigurationWarning, "the target is another", now);

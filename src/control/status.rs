@@ -2,7 +2,7 @@
 
 use super::requests::within;
 use super::schedules;
-use crate::crd::{Autoscaler, AutoscalerSpec, AutoscalerStatus, StatusDigest};
+use crate::crd::{Autoscaler, AutoscalerSpec, AutoscalerStatus, StatusDigest, conditions};
 use crate::hpa::ConditionKind;
 use crate::hpa::{
     self, Current, MetricSource, ResourceTarget, ScalarTarget, Spec, Status, render_status,
@@ -12,7 +12,6 @@ use crate::leader::FencingToken;
 use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
@@ -47,21 +46,8 @@ pub fn render(status: &Status, spec: &Spec, generation: Option<i64>) -> Autoscal
         current_replicas: rendered.current_replicas,
         desired_replicas: Some(rendered.desired_replicas),
         current_metrics: rendered.current_metrics,
-        conditions: Some(conditions(status, generation)),
+        conditions: Some(conditions(&status.conditions, generation)),
     }
-}
-
-/// The conditions of a status.
-pub fn conditions(status: &Status, generation: Option<i64>) -> Vec<Condition> {
-    let condition = |condition: &hpa::Condition| Condition {
-        type_: condition.kind.as_str().to_owned(),
-        status: if condition.status { "True" } else { "False" }.to_owned(),
-        observed_generation: generation,
-        last_transition_time: hpa::object_time(condition.since),
-        reason: condition.reason.clone(),
-        message: condition.message.clone(),
-    };
-    status.conditions.iter().map(condition).collect()
 }
 
 /// Sets the condition `Ready`, which sums up the others: whether decisions can be made, or none are
@@ -343,7 +329,7 @@ mod tests {
                 Current::Value(1),
                 Current::None,
             ],
-            schedule: spec.moment(now),
+            schedule: spec.moment(now).map(Box::new),
             ..Status::default()
         };
         assert!(status.schedule.is_some());

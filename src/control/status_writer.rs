@@ -7,6 +7,7 @@ use crate::crd::AutoscalerStatus;
 use crate::hpa::{Event, EventKind};
 use crate::kube_error::worded;
 use crate::leader::FencingToken;
+use crate::live::CompactStatus;
 use crate::watch::AutoscalerRef;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
@@ -49,8 +50,7 @@ struct Queue {
 struct PendingStatus {
     token: FencingToken,
     uid: String,
-    /// As JSON.
-    status: Arc<str>,
+    status: Arc<CompactStatus>,
 }
 
 /// How a write ended, for the rate of the next ones.
@@ -93,7 +93,7 @@ impl StatusWriter {
         token: &FencingToken,
         autoscaler: &AutoscalerRef,
         uid: &str,
-        status: Arc<str>,
+        status: Arc<CompactStatus>,
     ) {
         let mut queue = self.queue();
         let status = PendingStatus { token: token.clone(), uid: uid.to_owned(), status };
@@ -188,6 +188,11 @@ impl StatusWriter {
             // An autoscaler that was forgotten has no pending status.
             let Some(pending) = queue.pending.remove(&autoscaler) else { continue };
             queue.in_flight.insert(autoscaler.clone(), pending.token.term());
+            if queue.order.is_empty() {
+                // After a start they had all statuses.
+                queue.order.shrink_to_fit();
+                queue.pending.shrink_to_fit();
+            }
             self.0.waiting.set(queue.pending.len() as i64);
             return Some((autoscaler, pending));
         }
@@ -196,7 +201,7 @@ impl StatusWriter {
 
     async fn write(&self, (autoscaler, pending): (AutoscalerRef, PendingStatus)) -> WriteOutcome {
         let PendingStatus { token, uid, status } = &pending;
-        let written = write(&self.0.client, token, &autoscaler, uid, status).await;
+        let written = write(&self.0.client, token, &autoscaler, uid, &status.to_json()).await;
         let mut queue = self.queue();
         queue.in_flight.remove(&autoscaler);
         let error = match written {
@@ -279,6 +284,7 @@ mod tests {
     use super::super::fake;
     use super::*;
     use crate::clock::Clock;
+    use crate::watch::AutoscalerKind;
     use serde_json::json;
 
     fn writer(client: &Client) -> StatusWriter {
@@ -286,8 +292,12 @@ mod tests {
         StatusWriter::new(client.clone(), events, Gauge::default())
     }
 
-    fn empty() -> Arc<str> {
-        AutoscalerStatus::default().to_json()
+    fn compact(status: AutoscalerStatus) -> Arc<CompactStatus> {
+        Arc::new(CompactStatus::new(AutoscalerKind::Autoscaler, status, &[]))
+    }
+
+    fn empty() -> Arc<CompactStatus> {
+        compact(AutoscalerStatus::default())
     }
 
     #[tokio::test]
@@ -311,7 +321,8 @@ mod tests {
         let (client, log) = fake::api(|request| (200, request.object()));
         let token = fake::fencing_token(&client);
         let web = fake::autoscaler("web");
-        assert!(write(&client, &token, &web, "u", &empty()).await.unwrap());
+        let empty = AutoscalerStatus::default().to_json();
+        assert!(write(&client, &token, &web, "u", &empty).await.unwrap());
         // It takes the place of the whole old one.
         let whole = json!({"op": "add", "path": "/status", "value": {}});
         assert_eq!(log.of("PATCH")[0].body[1], whole);
@@ -376,7 +387,7 @@ mod tests {
         let web = fake::autoscaler("web");
         let put = |desired: i32| {
             let status = AutoscalerStatus { desired_replicas: Some(desired), ..Default::default() };
-            writer.put(&token, &web, "u", status.to_json());
+            writer.put(&token, &web, "u", compact(status));
         };
         put(1);
         writer.record(&token, &web, "u", &AutoscalerStatus::default()).await.unwrap();

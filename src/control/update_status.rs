@@ -3,8 +3,8 @@
 
 use super::context::ControllerContext;
 use super::state::AutoscalerState;
-use super::status::{LastWrite, conditions, digest, set_ready};
-use crate::crd::{AutoscalerStatus, StatusDigest, digest_of_hpa};
+use super::status::{LastWrite, digest, set_ready};
+use crate::crd::{AutoscalerStatus, StatusDigest, conditions, digest_of_hpa};
 use crate::leader::FencingToken;
 use crate::watch::{AutoscalerKind, AutoscalerRef};
 
@@ -19,11 +19,11 @@ pub fn update_status(
 ) {
     if autoscaler.kind == AutoscalerKind::Autoscaler {
         set_ready(&mut state.status, ctx.clock.wall_ms());
-        status.conditions = Some(conditions(&state.status, status.observed_generation));
+        status.conditions = Some(conditions(&state.status.conditions, status.observed_generation));
     }
-    let text = ctx.live.set(autoscaler, &status);
-    let Some(token) = token else { return };
     let (interval, shown) = (ctx.settings.status_interval, digest(autoscaler.kind, &status));
+    let latest = ctx.live.set(autoscaler, status, &state.status.conditions);
+    let Some(token) = token else { return };
     let is_pending = ctx.statuses.has(autoscaler, token.term());
     if std::mem::take(&mut state.is_unsaid_in_term) && !is_pending {
         // Whatever this replica wrote in an earlier term.
@@ -39,7 +39,7 @@ pub fn update_status(
         None => true,
     };
     if is_outdated {
-        ctx.statuses.put(token, autoscaler, &state.uid, text);
+        ctx.statuses.put(token, autoscaler, &state.uid, latest);
         state.written = Some(LastWrite::now(shown, token.term()));
     }
 }

@@ -30,9 +30,9 @@ pub struct Warnings {
     is_shown: bool,
     /// When it was last looked up who writes the replicas.
     looked_up: Option<UnixMillis>,
-    write: Option<ForeignWrite>,
-    event: Option<Event>,
-    others: Option<Others>,
+    write: Option<Box<ForeignWrite>>,
+    event: Option<Box<Event>>,
+    others: Option<Box<Others>>,
     /// The generation of the spec that these are of.
     generation: Option<i64>,
     /// When the query of each metric last gave a series.
@@ -54,7 +54,9 @@ struct ForeignWrite {
 
 /// Pods of others that the selector of the target selects.
 struct Others {
-    text: String,
+    selector: Box<str>,
+    /// Whose they are.
+    of: Box<str>,
     last: UnixMillis,
 }
 
@@ -93,10 +95,10 @@ impl Warnings {
             (Some(Writer::Other(by)), write) => {
                 self.looked_up = Some(at.process);
                 let (last, at) = (at.process, at.wall);
-                let write = write.insert(ForeignWrite { change, by, at, last });
+                let write = write.insert(ForeignWrite { change, by, at, last }.into());
                 let message = write.to_string();
-                self.event =
-                    Some(Event { kind: EventKind::Warning, reason: REPLICAS_WRITTEN, message });
+                let (kind, reason) = (EventKind::Warning, REPLICAS_WRITTEN);
+                self.event = Some(Event { kind, reason, message }.into());
                 return true;
             }
             (None, Some(write)) => {
@@ -110,7 +112,7 @@ impl Warnings {
 
     /// The event of the last such change, once.
     pub fn take_event(&mut self) -> Option<Event> {
-        self.event.take()
+        self.event.take().map(|event| *event)
     }
 
     /// Begins an evaluation: what was found for another spec counts no longer.
@@ -140,10 +142,8 @@ impl Warnings {
             Some(Owner { kind, name, .. }) if kind != "Job" => format!("{kind} {name}"),
             Some(Owner { kind, .. }) => format!("a {kind}"),
         };
-        let text = format!(
-            "the selector {selector} of the target selects pods of {of}, too, which count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own"
-        );
-        self.others = Some(Others { text, last: now });
+        let (selector, of) = (selector.into(), of.into());
+        self.others = Some(Others { selector, of, last: now }.into());
     }
 
     /// Notes which queries of this evaluation are empty that had series within an hour before; of each metric none
@@ -227,8 +227,11 @@ impl fmt::Display for Warnings {
             write!(f, "{write}")?;
             separator = "; ";
         }
-        if let Some(others) = &self.others {
-            write!(f, "{separator}{}", others.text)?;
+        if let Some(Others { selector, of, .. }) = self.others.as_deref() {
+            write!(
+                f,
+                "{separator}the selector {selector} of the target selects pods of {of}, too, which count as its replicas in each average: set selectionStrategy: OwnerReference, or give one of the two a label of its own"
+            )?;
             separator = "; ";
         }
         for Gap { metric, began, .. } in &self.gaps {

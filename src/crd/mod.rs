@@ -21,7 +21,7 @@ pub use schema::{
     custom_resource_definition, custom_resource_definitions_yaml, metric_rule_definition,
 };
 pub use short_metrics::{CustomMetric, ResourceMetric};
-pub use status::{AutoscalerStatus, ScheduleStatus, ScheduleWindow};
+pub use status::{AutoscalerStatus, ScheduleStatus, ScheduleWindow, conditions};
 pub use status_digest::{StatusDigest, StatusNumbers, digest_of_hpa};
 
 #[cfg(test)]

@@ -1,10 +1,10 @@
 //! The status of an `Autoscaler`.
 
+use crate::hpa;
 use k8s_openapi::api::autoscaling::v2::MetricStatus;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
-use std::sync::Arc;
 
 /// status is the observed state.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -43,9 +43,22 @@ pub struct AutoscalerStatus {
 
 impl AutoscalerStatus {
     /// The status as JSON.
-    pub fn to_json(&self) -> Arc<str> {
-        serde_json::to_string(self).expect("a status has only names as keys").into()
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a status has only names as keys")
     }
+}
+
+/// Conditions as the status of an Autoscaler has them.
+pub fn conditions(conditions: &[hpa::Condition], generation: Option<i64>) -> Vec<Condition> {
+    let condition = |condition: &hpa::Condition| Condition {
+        type_: condition.kind.as_str().to_owned(),
+        status: if condition.status { "True" } else { "False" }.to_owned(),
+        observed_generation: generation,
+        last_transition_time: hpa::object_time(condition.since),
+        reason: condition.reason.clone(),
+        message: condition.message.clone(),
+    };
+    conditions.iter().map(condition).collect()
 }
 
 /// What the schedules say.

@@ -105,7 +105,7 @@ pub fn decide(
     let current = scale.spec_replicas;
     history.record_initial(current, now);
     status.current.clear();
-    status.schedule = spec.moment(input.context.schedule_time);
+    status.schedule = spec.moment(input.context.schedule_time).map(Box::new);
     if !status.metrics.is(&spec.metrics) {
         status.failing.clear();
     }

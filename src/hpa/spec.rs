@@ -4,7 +4,7 @@
 use super::behavior::{Behavior, ScalingRules};
 use super::options::{MetricOptions, WarmUp};
 use super::schedule::{Moment, Schedules};
-use crate::k8s::{Quantity, Selector};
+use crate::k8s::{LabelSet, Quantity, Selector, WrittenSelector};
 use crate::time::UnixMillis;
 use k8s_openapi::api::autoscaling::v2 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
@@ -141,7 +141,7 @@ pub struct MetricId {
     /// The name in the metrics API.
     pub name: String,
     /// The selector as given, to be shown in the status.
-    pub selector: Option<LabelSelector>,
+    pub selector: Option<WrittenSelector>,
     /// The parsed selector, or the error.
     #[serde(skip_serializing)]
     pub parsed: Result<Selector, String>,
@@ -237,11 +237,9 @@ impl Spec {
 
     /// Sets the options of metrics, by their indexes.
     pub fn set_options(&mut self, options: impl IntoIterator<Item = (usize, MetricOptions)>) {
-        let mut metrics = self.metrics.to_vec();
         for (index, options) in options {
-            metrics[index].options = options;
+            Arc::make_mut(&mut self.metrics.0)[index].options = options;
         }
-        self.metrics = MetricSpecs(metrics.into());
     }
 
     /// What the schedules say at a time; none without any.
@@ -352,7 +350,7 @@ impl MetricId {
     fn from_api(metric: &api::MetricIdentifier) -> Self {
         Self {
             name: metric.name.clone(),
-            selector: metric.selector.clone(),
+            selector: metric.selector.clone().map(WrittenSelector::from),
             parsed: match &metric.selector {
                 Some(selector) => Selector::from_object(selector).map_err(|e| e.to_string()),
                 None => Ok(Selector::default()),
@@ -371,11 +369,11 @@ impl MetricId {
             return "nil".to_owned();
         };
         let mut text = String::from("&LabelSelector{MatchLabels:map[string]string{");
-        for (key, value) in selector.match_labels.iter().flatten() {
+        for (key, value) in selector.labels.iter().flat_map(LabelSet::iter) {
             let _ = write!(text, "{key}: {value},");
         }
         text.push_str("},MatchExpressions:[]LabelSelectorRequirement{");
-        for expression in selector.match_expressions.iter().flatten() {
+        for expression in selector.expressions.iter().flatten() {
             let values = expression.values.as_deref().unwrap_or_default().join(" ");
             let _ = write!(
                 text,

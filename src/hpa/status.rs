@@ -2,6 +2,7 @@
 
 use super::schedule::Moment;
 use super::spec::{MetricId, MetricSource, MetricSpecs};
+use crate::intern::Interner;
 use crate::k8s::Quantity;
 use crate::time::UnixMillis;
 use k8s_openapi::api::autoscaling::v2 as api;
@@ -9,6 +10,8 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
 use std::fmt::{self, Write};
+use std::ops::Deref;
+use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
 /// The status of an autoscaler, in a form that is cheap to compare and reuse.
 #[derive(Clone, Debug, Default)]
@@ -27,7 +30,7 @@ pub struct Status {
     /// this process alone, which keeps it by its own clock in between.
     pub failing: Vec<Option<UnixMillis>>,
     /// What the schedules said; none without any.
-    pub schedule: Option<Moment>,
+    pub schedule: Option<Box<Moment>>,
     /// Conditions in the order of their first appearance.
     pub conditions: Vec<Condition>,
 }
@@ -136,10 +139,33 @@ pub struct Condition {
     pub status: bool,
     /// Since when.
     pub since: UnixMillis,
+    said: Arc<Said>,
+}
+
+/// What a condition says. Those of thousands of autoscalers say the same, which is in memory once.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct Said {
     /// Why, as one word.
     pub reason: String,
     /// Why, in words.
     pub message: String,
+}
+
+static ALL_SAID: LazyLock<Mutex<Interner<Said>>> = LazyLock::new(Mutex::default);
+
+impl Said {
+    fn shared(reason: &str, message: String) -> Arc<Self> {
+        let said = Self { reason: reason.to_owned(), message };
+        ALL_SAID.lock().unwrap_or_else(PoisonError::into_inner).intern(said.into())
+    }
+}
+
+impl Deref for Condition {
+    type Target = Said;
+
+    fn deref(&self) -> &Said {
+        &self.said
+    }
 }
 
 impl Status {
@@ -163,8 +189,7 @@ impl Status {
                 kind,
                 status,
                 since: now,
-                reason: reason.to_owned(),
-                message: message.to_string(),
+                said: Said::shared(reason, message.to_string()),
             });
             return;
         };
@@ -172,12 +197,8 @@ impl Status {
             condition.status = status;
             condition.since = now;
         }
-        if condition.reason != reason {
-            reason.clone_into(&mut condition.reason);
-        }
-        if !writes_as(message, &condition.message) {
-            condition.message.clear();
-            let _ = condition.message.write_fmt(message);
+        if condition.reason != reason || !writes_as(message, &condition.message) {
+            condition.said = Said::shared(reason, message.to_string());
         }
     }
 
@@ -223,6 +244,19 @@ impl Status {
     /// The status of an API object, as far as decisions depend on it.
     pub fn from_api(status: &api::HorizontalPodAutoscalerStatus) -> Self {
         let millis = |time: &Time| time.0.as_millisecond();
+        let condition = |condition: &api::HorizontalPodAutoscalerCondition| {
+            let [reason, message] =
+                [&condition.reason, &condition.message].map(|text| text.as_deref().unwrap_or(""));
+            Some(Condition {
+                kind: ConditionKind::from_api(&condition.type_)?,
+                status: condition.status == "True",
+                since: condition.last_transition_time.as_ref().map_or(0, millis),
+                said: Said::shared(reason, message.to_owned()),
+            })
+        };
+        let mut conditions: Vec<_> =
+            status.conditions.iter().flatten().filter_map(condition).collect();
+        conditions.shrink_to_fit();
         Self {
             last_scale: status.last_scale_time.as_ref().map(millis),
             current_replicas: status.current_replicas.unwrap_or(0),
@@ -231,20 +265,7 @@ impl Status {
             current: Vec::new(),
             failing: Vec::new(),
             schedule: None,
-            conditions: status
-                .conditions
-                .iter()
-                .flatten()
-                .filter_map(|condition| {
-                    Some(Condition {
-                        kind: ConditionKind::from_api(&condition.type_)?,
-                        status: condition.status == "True",
-                        since: condition.last_transition_time.as_ref().map_or(0, millis),
-                        reason: condition.reason.clone().unwrap_or_default(),
-                        message: condition.message.clone().unwrap_or_default(),
-                    })
-                })
-                .collect(),
+            conditions,
         }
     }
 }
@@ -315,7 +336,7 @@ fn render_metric(current: Current, source: &MetricSource) -> api::MetricStatus {
     };
     let identifier = |metric: &MetricId| api::MetricIdentifier {
         name: metric.name.clone(),
-        selector: metric.selector.clone(),
+        selector: metric.selector.clone().map(Into::into),
     };
     let mut status = api::MetricStatus::default();
     match source {

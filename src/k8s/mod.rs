@@ -15,4 +15,4 @@ pub const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount
 pub use label_set::LabelSet;
 pub use label_syntax::is_subdomain;
 pub use quantity::Quantity;
-pub use selector::Selector;
+pub use selector::{Selector, WrittenSelector};

@@ -8,6 +8,7 @@ use super::label_syntax::{validate_key, validate_value};
 pub use super::selector_error::ParseSelectorError;
 use super::selector_error::error;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, LabelSelectorRequirement};
+use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
@@ -64,11 +65,40 @@ pub enum Operator {
     LessThan,
 }
 
+/// The object form as it was written. A map of one label would take ten times the memory.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(from = "LabelSelector", into = "LabelSelector")]
+pub struct WrittenSelector {
+    /// `matchLabels`
+    pub labels: Option<LabelSet>,
+    /// `matchExpressions`
+    pub expressions: Option<Box<[LabelSelectorRequirement]>>,
+}
+
+impl From<LabelSelector> for WrittenSelector {
+    fn from(selector: LabelSelector) -> Self {
+        Self {
+            labels: selector.match_labels.map(LabelSet::from),
+            expressions: selector.match_expressions.map(Vec::into),
+        }
+    }
+}
+
+impl From<WrittenSelector> for LabelSelector {
+    fn from(selector: WrittenSelector) -> Self {
+        Self {
+            match_labels: selector.labels.map(|labels| labels.to_map()),
+            match_expressions: selector.expressions.map(Vec::from),
+        }
+    }
+}
+
 impl Selector {
     /// A selector of these requirements, without duplicates.
     pub(super) fn new(mut requirements: Vec<Requirement>) -> Self {
         let mut seen = HashSet::new();
         requirements.retain(|requirement| seen.insert(requirement.clone()));
+        requirements.shrink_to_fit();
         Self { requirements }
     }
 

@@ -14,7 +14,7 @@ use std::time::Duration;
 /// The entries of all autoscalers.
 #[derive(Debug)]
 pub(super) struct Content {
-    histories: BTreeMap<ObjectKey, [Option<Box<History>>; 2]>,
+    histories: BTreeMap<Arc<ObjectKey>, [Option<Box<History>>; 2]>,
     shares: Shares,
     /// The time of the last decision.
     pub newest: UnixMillis,
@@ -336,12 +336,12 @@ impl Content {
     fn within<'a>(
         &'a self,
         scope: &'a Scope,
-        from: Option<&ObjectKey>,
+        from: Option<&Arc<ObjectKey>>,
     ) -> impl Iterator<Item = &'a History> {
         let namespace = scope.namespace.as_deref();
-        let first = || ObjectKey {
-            namespace: namespace.unwrap_or_default().to_owned(),
-            name: String::new(),
+        let first = || {
+            let namespace = namespace.unwrap_or_default().to_owned();
+            Arc::new(ObjectKey { namespace, name: String::new() })
         };
         let from = from.cloned().unwrap_or_else(first);
         let range = self.histories.range((Bound::Included(from), Bound::Unbounded));

@@ -270,7 +270,7 @@ pub struct Observed {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
     /// The namespace and name of the autoscaler.
-    pub key: ObjectKey,
+    pub key: Arc<ObjectKey>,
     /// Its kind.
     pub kind: AutoscalerKind,
     /// The sequence of the entry.

@@ -52,7 +52,7 @@ pub fn position(namespace: &str, name: &str) -> Option<Position> {
     let number: u64 =
         sequence.parse().ok().filter(|number: &u64| number.to_string() == sequence)?;
     let key = ObjectKey { namespace: namespace.to_owned(), name: autoscaler.to_owned() };
-    Some(Position { key, kind, sequence: number })
+    Some(Position { key: key.into(), kind, sequence: number })
 }
 
 /// The value of [`AUTOSCALER_LABEL`]: the name of the autoscaler. One that is too long for a label is cut, and has a hash.

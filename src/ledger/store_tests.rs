@@ -435,7 +435,7 @@ fn an_hpa_and_an_autoscaler_of_one_name_have_a_history_each() {
     let ledger = ledger(1 << 20);
     let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
     for kind in [AutoscalerKind::Hpa, AutoscalerKind::Autoscaler] {
-        let one = AutoscalerRef { kind, key: key.clone() };
+        let one = AutoscalerRef { kind, key: key.clone().into() };
         ledger.record(&one, &decision_at(START, 1, 2, 1, &basis()));
     }
     let kinds: Vec<_> =

@@ -10,13 +10,14 @@ use super::objects::{ObjectQuery, ObjectSamples, PodQuery};
 use super::result::QueryResult;
 use super::total::Total;
 use crate::cache::{self, Cache};
+use crate::intern::Interner;
 use crate::prometheus::{Client, Flow, InvalidSample};
 use crate::promql::guard::GuardError;
 use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, Query, QueryError};
-use crate::promql::shape::ShapedQuery;
+use crate::promql::shape::{QueryShape, ShapedQuery};
 use crate::supervise::Spawner;
 use futures::FutureExt;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// The results of queries to one server, coalesced and cached.
@@ -35,6 +36,8 @@ struct Inner {
 struct Caches {
     /// The shapes and arguments of queries.
     shaped: Cache<Arc<str>, Arc<ShapedQuery>>,
+    /// Their shapes: thousands of queries have the same.
+    shapes: Arc<Mutex<Interner<QueryShape>>>,
     /// Guarded queries.
     guarded: Cache<GuardKey, Guarded>,
 }
@@ -93,7 +96,7 @@ impl Caches {
                 key.0.len() + text
             },
         );
-        Self { shaped, guarded }
+        Self { shaped, shapes: Arc::default(), guarded }
     }
 }
 
@@ -323,7 +326,10 @@ impl Store {
     fn shaped(&self, query: &Arc<str>) -> Arc<ShapedQuery> {
         let cache = &self.0.caches.shaped;
         cache.get(query).unwrap_or_else(|| {
-            let shaped = Arc::new(ShapedQuery::of(query));
+            let ShapedQuery { shape, arguments } = ShapedQuery::of(query);
+            let shapes = self.0.caches.shapes.lock();
+            let shape = shapes.unwrap_or_else(PoisonError::into_inner).intern(shape);
+            let shaped = Arc::new(ShapedQuery { shape, arguments });
             cache.insert(query.clone(), shaped.clone());
             shaped
         })

@@ -233,7 +233,7 @@ impl AutoscalerSource {
         let (mut shown, all) = self.cluster.read(|index| {
             let all = index.autoscalers();
             let count = all.len();
-            let show = |(key, record): (&ObjectKey, &Arc<AutoscalerRecord>)| {
+            let show = |(key, record): (&Arc<ObjectKey>, &Arc<AutoscalerRecord>)| {
                 let (autoscaler, record) = (AutoscalerRef::autoscaler(key.clone()), record.clone());
                 Shown { autoscaler, record, status: None }
             };
@@ -258,7 +258,7 @@ impl Collector for AutoscalerCollector {
             let mut result = Ok(());
             for one in &shown {
                 series(one, &mut |more, value| {
-                    let ObjectKey { namespace, name } = &one.autoscaler.key;
+                    let ObjectKey { namespace, name } = &*one.autoscaler.key;
                     let labels = ([("namespace", &**namespace), ("autoscaler", name)], more);
                     let encoded = family.encode_family(&labels);
                     let encoded =
@@ -279,6 +279,8 @@ impl Collector for AutoscalerCollector {
 mod tests {
     use super::*;
     use crate::crd::AutoscalerStatus;
+    use crate::hpa::ConditionKind::{AbleToScale, ScalingActive};
+    use crate::hpa::Status;
     use crate::telemetry::Metrics;
     use crate::watch::read_autoscaler;
     use serde_json::json;
@@ -317,7 +319,11 @@ mod tests {
                 "currentMetrics": [{"type": ""}, {"type": "External", "external": {
                     "metric": {"name": "queue"}, "current": {"value": "3"}}}]});
             let status = serde_json::from_value(status).expect("a status");
-            live.set(&AutoscalerRef::autoscaler(key), &status);
+            let mut said = Status::default();
+            for (kind, is_true) in [(AbleToScale, true), (ScalingActive, false)] {
+                said.set(kind, is_true, "A", format_args!(""), 0);
+            }
+            live.set(&AutoscalerRef::autoscaler(key), status, &said.conditions);
         }
         (cluster, live)
     }
@@ -331,8 +337,8 @@ mod tests {
         metrics.leads(true);
         let key = |name: &String| ObjectKey { namespace: "shop".to_owned(), name: name.clone() };
         let all = names.iter().map(|name| live.get(&AutoscalerRef::autoscaler(key(name))));
-        let all: Vec<Arc<str>> = all.map(|text| text.expect("a status")).collect();
-        let parse = |text: &Arc<str>| serde_json::from_str::<AutoscalerStatus>(text).is_ok();
+        let all: Vec<String> = all.map(|text| text.expect("a status")).collect();
+        let parse = |text: &String| serde_json::from_str::<AutoscalerStatus>(text).is_ok();
         metrics.show_autoscalers(cluster, live, 1_000);
         let timed = |what: &str, run: &dyn Fn()| {
             let (start, taken) = (Instant::now(), allocation_counter::measure(run));

@@ -1,5 +1,7 @@
 //! Names of objects, and of the autoscalers among them.
 
+use std::sync::Arc;
+
 /// The namespace and name of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ObjectKey {
@@ -20,8 +22,8 @@ impl std::fmt::Display for ObjectKey {
 pub struct AutoscalerRef {
     /// The kind of the object.
     pub kind: AutoscalerKind,
-    /// The namespace and name of the object.
-    pub key: ObjectKey,
+    /// The namespace and name of the object, shared: many maps have it as their key.
+    pub key: Arc<ObjectKey>,
 }
 
 /// A kind of autoscaler. An Autoscaler sorts first: its spec may say more about a metric
@@ -36,13 +38,13 @@ pub enum AutoscalerKind {
 
 impl AutoscalerRef {
     /// An Autoscaler.
-    pub const fn autoscaler(key: ObjectKey) -> Self {
-        Self { kind: AutoscalerKind::Autoscaler, key }
+    pub fn autoscaler(key: impl Into<Arc<ObjectKey>>) -> Self {
+        Self { kind: AutoscalerKind::Autoscaler, key: key.into() }
     }
 
     /// A native HorizontalPodAutoscaler.
-    pub const fn hpa(key: ObjectKey) -> Self {
-        Self { kind: AutoscalerKind::Hpa, key }
+    pub fn hpa(key: impl Into<Arc<ObjectKey>>) -> Self {
+        Self { kind: AutoscalerKind::Hpa, key: key.into() }
     }
 
     /// The name of another autoscaler in a message about this one. The kind is included if it

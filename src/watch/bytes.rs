@@ -58,7 +58,11 @@ fn autoscaler(app: usize) -> Value {
             "message": "recommended size matches current size of the workload in this sentence",
             "lastTransitionTime": "2026-01-01T00:00:00Z"})
     };
-    let conditions = ["AbleToScale", "ScalingActive", "ScalingLimited", "Ready"].map(condition);
+    let kinds = ["AbleToScale", "ScalingActive", "ScalingLimited", "Ready"];
+    let mut conditions = kinds.map(condition).to_vec();
+    let mut warning = condition("ConfigurationWarning");
+    warning["message"] = format!("the selector app={name} of the target selects others").into();
+    conditions.push(warning);
     json!({"metadata": {"name": name, "namespace": format!("team-{}", app % 10), "generation": 1,
             "uid": "0b6e4f0a-51a9-4a1e-9d7c-2f8f0c9c3c11"},
         "spec": spec, "status": {"currentReplicas": PODS, "desiredReplicas": PODS,

@@ -3,9 +3,10 @@
 
 use super::autoscaler_ref::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use super::metric_rules::MetricRuleRecords;
-use super::pods::{Interner, NamespacePods, Owner, PodRecord};
+use super::pods::{NamespacePods, Owner, PodRecord};
 use super::records::{AutoscalerRecord, HpaRecord, MetricRuleRecord, ScaleRecord, Workload};
 use crate::hpa::Requests;
+use crate::intern::Interner;
 use crate::k8s::Selector;
 use crate::promql::query::{Per, PrometheusMetric};
 #[cfg(test)]
@@ -18,7 +19,10 @@ use tokio::time::Instant;
 type Published = HashMap<String, HashMap<String, Vec<User>>>;
 
 /// An autoscaler by kind and name, and its metric.
-type User = (AutoscalerKind, String, Arc<PrometheusMetric>);
+type User = (AutoscalerKind, Arc<ObjectKey>, Arc<PrometheusMetric>);
+
+/// The metrics that an autoscaler publishes, by their names.
+type Metrics = Vec<(String, Arc<PrometheusMetric>)>;
 
 /// The watched state of the cluster.
 #[derive(Default)]
@@ -27,14 +31,13 @@ pub struct Index {
     pods: HashMap<String, NamespacePods>,
     /// The last version of the pods of a namespace.
     pods_version: u64,
-    scales: HashMap<Workload, BTreeMap<ObjectKey, ScaleRecord>>,
-    autoscalers: BTreeMap<ObjectKey, Arc<AutoscalerRecord>>,
-    hpas: BTreeMap<ObjectKey, Arc<HpaRecord>>,
+    /// Boxed, as half of a node of a map is unused.
+    scales: HashMap<Workload, BTreeMap<ObjectKey, Box<ScaleRecord>>>,
+    autoscalers: BTreeMap<Arc<ObjectKey>, Arc<AutoscalerRecord>>,
+    hpas: BTreeMap<Arc<ObjectKey>, Arc<HpaRecord>>,
     /// By namespace and name.
     metric_rules: HashMap<String, MetricRuleRecords>,
     published: Published,
-    /// The metric names that each autoscaler uses: the keys of `published`, by autoscaler.
-    metric_names: HashMap<AutoscalerRef, Vec<String>>,
     requests: Interner<Requests>,
     owners: Interner<Owner>,
 }
@@ -104,20 +107,22 @@ impl Index {
     /// The UID of an autoscaler, if it exists.
     pub fn uid(&self, autoscaler: &AutoscalerRef) -> Option<&String> {
         match autoscaler.kind {
-            AutoscalerKind::Autoscaler => self.autoscalers.get(&autoscaler.key).map(|now| &now.uid),
-            AutoscalerKind::Hpa => self.hpas.get(&autoscaler.key).map(|now| &now.uid),
+            AutoscalerKind::Autoscaler => {
+                self.autoscalers.get(&*autoscaler.key).map(|now| &now.uid)
+            }
+            AutoscalerKind::Hpa => self.hpas.get(&*autoscaler.key).map(|now| &now.uid),
         }
     }
 
     /// The keys of all Autoscalers.
     pub fn autoscaler_keys(&self) -> Vec<ObjectKey> {
-        self.autoscalers.keys().cloned().collect()
+        self.autoscalers.keys().map(|key| (**key).clone()).collect()
     }
 
     /// All Autoscalers, in the order of namespace and name.
     pub fn autoscalers(
         &self,
-    ) -> impl ExactSizeIterator<Item = (&ObjectKey, &Arc<AutoscalerRecord>)> {
+    ) -> impl ExactSizeIterator<Item = (&Arc<ObjectKey>, &Arc<AutoscalerRecord>)> {
         self.autoscalers.iter()
     }
 
@@ -194,7 +199,7 @@ impl Index {
 
     /// The scale of a workload.
     pub fn scale(&self, workload: Workload, key: &ObjectKey) -> Option<&ScaleRecord> {
-        self.scales.get(&workload)?.get(key)
+        self.scales.get(&workload)?.get(key).map(AsRef::as_ref)
     }
 
     /// Adds or replaces the scale of a workload, and notes its rollout.
@@ -203,7 +208,7 @@ impl Index {
         let known = scales.get(&key);
         scale.rollout = known.map(|known| known.rollout).unwrap_or_default();
         scale.rollout.note(known.map(|known| known.seen), scale.seen, Instant::now());
-        scales.insert(key, scale);
+        scales.insert(key, scale.into());
     }
 
     /// Removes a workload.
@@ -214,7 +219,7 @@ impl Index {
     }
 
     pub(super) fn hpa_keys(&self) -> Vec<ObjectKey> {
-        self.hpas.keys().cloned().collect()
+        self.hpas.keys().map(|key| (**key).clone()).collect()
     }
 
     /// Adds or replaces a pod. Pods with equal requests share them, and those of one owner that.
@@ -242,7 +247,12 @@ impl Index {
     }
 
     /// Adds or replaces an Autoscaler. Returns whether its spec is new or changed.
-    pub fn put_autoscaler(&mut self, key: ObjectKey, record: AutoscalerRecord) -> bool {
+    pub fn put_autoscaler(
+        &mut self,
+        key: impl Into<Arc<ObjectKey>>,
+        record: AutoscalerRecord,
+    ) -> bool {
+        let key = key.into();
         let known = self.autoscalers.get(&key);
         let same = known.is_some_and(|known| {
             known.uid == record.uid
@@ -250,11 +260,8 @@ impl Index {
                 && known.generation == record.generation
         });
         if !same {
-            let published = match &record.parsed {
-                Ok(parsed) => parsed.scaling.published(),
-                Err(_) => Vec::new(),
-            };
-            self.publish(&key, AutoscalerKind::Autoscaler, published);
+            let before = known.map(|known| known.published()).unwrap_or_default();
+            self.publish(&key, AutoscalerKind::Autoscaler, before, record.published());
         }
         self.autoscalers.insert(key, Arc::new(record));
         !same
@@ -262,18 +269,21 @@ impl Index {
 
     /// Removes an Autoscaler and its published metrics.
     pub fn remove_autoscaler(&mut self, key: &ObjectKey) {
-        self.publish(key, AutoscalerKind::Autoscaler, Vec::new());
-        self.autoscalers.remove(key);
+        if let Some((key, before)) = self.autoscalers.remove_entry(key) {
+            self.publish(&key, AutoscalerKind::Autoscaler, before.published(), Vec::new());
+        }
     }
 
     /// Adds or replaces a native HorizontalPodAutoscaler. Returns whether its spec is new or
     /// changed.
-    pub fn put_hpa(&mut self, key: ObjectKey, record: HpaRecord) -> bool {
+    pub fn put_hpa(&mut self, key: impl Into<Arc<ObjectKey>>, record: HpaRecord) -> bool {
+        let key = key.into();
         let known = self.hpas.get(&key);
         let same =
             known.is_some_and(|known| known.uid == record.uid && known.scaling == record.scaling);
         if !same {
-            self.publish(&key, AutoscalerKind::Hpa, record.scaling.published());
+            let before = known.map(|known| known.scaling.published()).unwrap_or_default();
+            self.publish(&key, AutoscalerKind::Hpa, before, record.scaling.published());
         }
         self.hpas.insert(key, Arc::new(record));
         !same
@@ -281,23 +291,24 @@ impl Index {
 
     /// Removes a native HorizontalPodAutoscaler and its published metrics.
     pub fn remove_hpa(&mut self, key: &ObjectKey) {
-        self.publish(key, AutoscalerKind::Hpa, Vec::new());
-        self.hpas.remove(key);
+        if let Some((key, before)) = self.hpas.remove_entry(key) {
+            self.publish(&key, AutoscalerKind::Hpa, before.scaling.published(), Vec::new());
+        }
     }
 
     /// Replaces the published metrics of an autoscaler.
     fn publish(
         &mut self,
-        key: &ObjectKey,
+        key: &Arc<ObjectKey>,
         kind: AutoscalerKind,
-        metrics: Vec<(String, Arc<PrometheusMetric>)>,
+        before: Metrics,
+        metrics: Metrics,
     ) {
         let names = self.published.entry(key.namespace.clone()).or_default();
-        let autoscaler = AutoscalerRef { kind, key: key.clone() };
         let place = |users: &[User]| {
-            users.binary_search_by_key(&(kind, &key.name), |(kind, name, _)| (*kind, name))
+            users.binary_search_by_key(&(kind, &key.name), |(kind, key, _)| (*kind, &key.name))
         };
-        for name in self.metric_names.remove(&autoscaler).unwrap_or_default() {
+        for (name, _) in before {
             if let Some(users) = names.get_mut(&name) {
                 if let Ok(index) = place(users) {
                     users.remove(index);
@@ -307,15 +318,11 @@ impl Index {
                 }
             }
         }
-        if !metrics.is_empty() {
-            let metric_names = metrics.iter().map(|(name, _)| name.clone()).collect();
-            self.metric_names.insert(autoscaler, metric_names);
-        }
         for (name, metric) in metrics {
             let users = names.entry(name).or_insert_with(|| Vec::with_capacity(1));
             match place(users) {
                 Ok(index) => users[index].2 = metric,
-                Err(index) => users.insert(index, (kind, key.name.clone(), metric)),
+                Err(index) => users.insert(index, (kind, key.clone(), metric)),
             }
         }
         if names.is_empty() {
@@ -376,17 +383,19 @@ mod tests {
         assert!(index.published("bank", "x", Per::Pod).is_none());
         index.remove_hpa(&key("b"));
         assert!(index.published_names().is_empty() && index.published.is_empty());
-        assert!(index.metric_names.len() <= 2);
         index.remove_hpa(&key("a"));
-        assert!(index.metric_names.is_empty());
+        assert!(index.hpas.is_empty());
     }
 
     #[test]
     fn the_query_of_an_autoscaler_takes_precedence_over_the_name_in_an_hpa() {
         let mut index = Index::default();
-        index.publish(&key("a"), AutoscalerKind::Hpa, vec![("x".into(), metric(None).into())]);
-        let with_query = vec![("x".to_owned(), metric(Some("q")).into())];
-        index.publish(&key("z"), AutoscalerKind::Autoscaler, with_query);
+        let mut publish = |name: &str, kind, query| {
+            let metrics = vec![("x".to_owned(), metric(query).into())];
+            index.publish(&key(name).into(), kind, Vec::new(), metrics);
+        };
+        publish("a", AutoscalerKind::Hpa, None);
+        publish("z", AutoscalerKind::Autoscaler, Some("q"));
         assert_eq!(index.published("shop", "x", Per::Pod), Some(&Arc::new(metric(Some("q")))));
     }
 

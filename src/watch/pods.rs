@@ -7,8 +7,9 @@ use crate::k8s::Selector;
 use crate::k8s::selector::Operator;
 use crate::time::UnixMillis;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::Hash;
+use std::borrow::Borrow;
+use std::collections::{HashMap, HashSet};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 /// The record of a pod.
@@ -80,30 +81,61 @@ impl PodRecord {
     }
 }
 
+/// A pod with its name.
+#[derive(Debug)]
+struct Named {
+    name: Box<str>,
+    pod: PodRecord,
+}
+
+/// A pod that is found by its name.
+#[derive(Debug)]
+struct ByName(Arc<Named>);
+
+impl Borrow<str> for ByName {
+    fn borrow(&self) -> &str {
+        &self.0.name
+    }
+}
+
+impl PartialEq for ByName {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name == other.0.name
+    }
+}
+
+impl Eq for ByName {}
+
+impl Hash for ByName {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.0.name.hash(hasher);
+    }
+}
+
 /// The pods of a namespace.
 #[derive(Debug, Default)]
 pub struct NamespacePods {
-    /// Boxed, as up to half of a large map is unused.
-    by_name: HashMap<Arc<str>, Box<PodRecord>>,
-    /// By label set, the names of its pods.
-    by_labels: HashMap<Arc<LabelSet>, BTreeSet<Arc<str>>>,
+    by_name: HashSet<ByName>,
+    /// By label set, its pods, sorted by name.
+    by_labels: HashMap<Arc<LabelSet>, Vec<Arc<Named>>>,
     /// By label and value, the label sets that have it.
     by_label: HashMap<String, HashMap<String, HashSet<Arc<LabelSet>>>>,
     /// A number of the names and labels, which no other have had in this or another namespace.
     pub version: u64,
 }
 
+/// The place of a pod among those of its label set.
+fn place(pods: &[Arc<Named>], name: &str) -> Result<usize, usize> {
+    pods.binary_search_by(|one| (*one.name).cmp(name))
+}
+
 impl NamespacePods {
     /// Adds or replaces a pod. Returns whether it is new or has other labels.
     pub fn put(&mut self, name: &str, mut pod: PodRecord) -> bool {
-        if let Some(known) = self.by_name.get_mut(name)
-            && known.labels == pod.labels
-        {
-            pod.labels = known.labels.clone();
-            **known = pod;
-            return false;
+        let is_known = self.get(name).is_some_and(|known| known.labels == pod.labels);
+        if !is_known {
+            self.remove(name);
         }
-        self.remove(name);
         if let Some((shared, _)) = self.by_labels.get_key_value(&pod.labels) {
             pod.labels = shared.clone();
         } else {
@@ -112,26 +144,32 @@ impl NamespacePods {
                 values.entry(value.to_owned()).or_default().insert(pod.labels.clone());
             }
         }
-        let name: Arc<str> = name.into();
-        self.by_labels.entry(pod.labels.clone()).or_default().insert(name.clone());
-        self.by_name.insert(name, Box::new(pod));
-        true
+        let alike = self.by_labels.entry(pod.labels.clone()).or_default();
+        let named = Arc::new(Named { name: name.into(), pod });
+        match place(alike, name) {
+            Ok(known) => alike[known] = named.clone(),
+            Err(free) => alike.insert(free, named.clone()),
+        }
+        self.by_name.replace(ByName(named));
+        !is_known
     }
 
     /// Removes a pod. Returns whether there was one.
     pub fn remove(&mut self, name: &str) -> bool {
-        let Some(pod) = self.by_name.remove(name) else { return false };
-        let PodRecord { labels, .. } = *pod;
-        let Some(names) = self.by_labels.get_mut(&labels) else { return true };
-        names.remove(name);
-        if !names.is_empty() {
+        let Some(ByName(named)) = self.by_name.take(name) else { return false };
+        let labels = &named.pod.labels;
+        let Some(alike) = self.by_labels.get_mut(labels) else { return true };
+        if let Ok(known) = place(alike, name) {
+            alike.remove(known);
+        }
+        if !alike.is_empty() {
             return true;
         }
-        self.by_labels.remove(&labels);
+        self.by_labels.remove(labels);
         for (label, value) in labels.iter() {
             let Some(values) = self.by_label.get_mut(label) else { continue };
             if let Some(sets) = values.get_mut(value) {
-                sets.remove(&labels);
+                sets.remove(labels);
                 if sets.is_empty() {
                     values.remove(value);
                 }
@@ -150,12 +188,12 @@ impl NamespacePods {
 
     /// One pod.
     pub fn get(&self, name: &str) -> Option<&PodRecord> {
-        self.by_name.get(name).map(AsRef::as_ref)
+        self.by_name.get(name).map(|known| &known.0.pod)
     }
 
     /// The names of all pods.
     pub fn names(&self) -> impl Iterator<Item = &str> {
-        self.by_name.keys().map(AsRef::as_ref)
+        self.by_name.iter().map(|known| &*known.0.name)
     }
 
     /// The pods that match a selector, sorted by name.
@@ -165,9 +203,8 @@ impl NamespacePods {
             Some(sets) => sets.into_iter().flatten().filter(selects).collect(),
             None => self.by_labels.keys().filter(selects).collect(),
         };
-        let names = sets.into_iter().filter_map(|labels| self.by_labels.get(labels)).flatten();
-        let mut selected: Vec<_> =
-            names.filter_map(|name| Some((name.as_ref(), self.get(name)?))).collect();
+        let pods = sets.into_iter().filter_map(|labels| self.by_labels.get(labels)).flatten();
+        let mut selected: Vec<_> = pods.map(|one| (&*one.name, &one.pod)).collect();
         selected.sort_unstable_by_key(|(name, _)| *name);
         selected
     }
@@ -183,31 +220,6 @@ impl NamespacePods {
         });
         let sets = equalities.map(|(label, value)| self.by_label.get(label)?.get(value));
         sets.min_by_key(|sets| sets.map_or(0, HashSet::len))
-    }
-}
-
-/// Stores equal values once.
-#[derive(Debug)]
-pub struct Interner<T>(HashSet<Arc<T>>);
-
-impl<T> Default for Interner<T> {
-    fn default() -> Self {
-        Self(HashSet::new())
-    }
-}
-
-impl<T: Eq + Hash> Interner<T> {
-    /// The stored value that equals this one.
-    pub fn intern(&mut self, value: Arc<T>) -> Arc<T> {
-        if let Some(known) = self.0.get(&value) {
-            return known.clone();
-        }
-        // Drop unused values whenever the number of values reaches a power of two.
-        if self.0.len().is_power_of_two() {
-            self.0.retain(|known| Arc::strong_count(known) > 1);
-        }
-        self.0.insert(value.clone());
-        value
     }
 }
 

@@ -11,7 +11,6 @@ use crate::hpa::schedule;
 use crate::hpa::{
     MetricOptions, MetricSource, Phase, PodContainer, Ready, Requests, ResourceList, Spec, Status,
 };
-use crate::k8s::LabelSet;
 use crate::k8s::Quantity;
 use crate::promql::name::GeneratedName;
 use crate::promql::query::{Per, PrometheusMetric};
@@ -122,7 +121,7 @@ pub fn autoscaler(object: LeanAutoscaler, known: Option<&AutoscalerRecord>) -> A
     AutoscalerRecord {
         parsed: match known {
             Some(known) => known.parsed.clone(),
-            None => parse_spec(object.spec, &namespace, &name).map(Arc::new),
+            None => parse_spec(object.spec, &namespace, &name).map(ParsedSpec::kept),
         },
         uid,
         generation,
@@ -173,10 +172,10 @@ fn scaling_spec(spec: Spec, namespace: &str) -> ScalingSpec {
 fn by_generated_name(source: &MetricSource, namespace: &str) -> Option<PrometheusMetric> {
     let MetricSource::Pods { metric, .. } = source else { return None };
     let selector = metric.selector.as_ref();
-    if selector.is_some_and(|s| s.match_expressions.as_ref().is_some_and(|e| !e.is_empty())) {
+    if selector.is_some_and(|s| s.expressions.as_ref().is_some_and(|e| !e.is_empty())) {
         return None;
     }
-    let labels = selector.and_then(|selector| selector.match_labels.clone()).map(LabelSet::from);
+    let labels = selector.and_then(|selector| selector.labels.clone());
     let name = GeneratedName::parse(&metric.name)?;
     (name.namespace == namespace && name.is_of(labels.as_ref())).then(|| PrometheusMetric {
         metric: name.metric.to_owned(),
@@ -212,6 +211,7 @@ pub fn hpa(hpa: LeanHpa) -> HpaRecord {
 mod tests {
     use super::*;
     use crate::hpa::OnError;
+    use crate::k8s::LabelSet;
     use crate::promql::name::generated_name;
     use serde_json::json;
 
@@ -337,8 +337,8 @@ mod tests {
     #[test]
     fn the_example_of_the_design_document_is_read_as_it_means() {
         let text = include_str!("../../docs/examples/design-document.yaml");
-        let object = serde_saphyr::from_str(text).expect("an object");
-        let parsed = autoscaler(object, None).parsed.expect("a spec");
+        let object: LeanAutoscaler = serde_saphyr::from_str(text).expect("an object");
+        let parsed = parse_spec(object.spec, "shop", "server").expect("a spec");
         let hpa = parsed.spec.as_hpa("shop", "server");
         let target = |kind: &str| json!({"type": kind});
         let with = |mut value: Value, field: &str, to: Value| {

@@ -1,7 +1,9 @@
 //! The records that the index keeps of autoscalers and workloads.
 
 use super::rollout::{Rollout, Seen};
-use crate::crd::{AutoscalerSpec, MetricRuleSpec, MetricRuleStatus, ReadError, StatusDigest};
+use crate::crd::{
+    AutoscalerSpec, Executor, MetricRuleSpec, MetricRuleStatus, ReadError, StatusDigest,
+};
 use crate::hpa::{self, Scale, Spec, Status};
 use crate::promql::query::PrometheusMetric;
 use crate::time::UnixMillis;
@@ -62,7 +64,7 @@ pub struct AutoscalerRecord {
 /// The spec of an Autoscaler, parsed once per generation.
 #[derive(Clone, Debug)]
 pub struct ParsedSpec {
-    /// The spec as the user wrote it.
+    /// The spec as the user wrote it. A record lacks the metrics and the behavior, unless a native HPA has them.
     pub spec: AutoscalerSpec,
     /// The same as the HPA algorithm reads it.
     pub scaling: ScalingSpec,
@@ -106,6 +108,25 @@ pub struct MetricRuleRecord {
     pub spec: Result<Arc<MetricRuleSpec>, String>,
     /// The status.
     pub status: MetricRuleStatus,
+}
+
+impl AutoscalerRecord {
+    /// The metrics that Plimsoll serves for it, by their published names; none of a spec that is invalid.
+    pub(super) fn published(&self) -> Vec<(String, Arc<PrometheusMetric>)> {
+        self.parsed.as_ref().map_or(Vec::new(), |parsed| parsed.scaling.published())
+    }
+}
+
+impl ParsedSpec {
+    /// What a record keeps of it: metrics and behavior once.
+    pub(super) fn kept(mut self) -> Arc<Self> {
+        if self.spec.executor == Executor::Embedded {
+            (self.spec.metrics, self.spec.behavior) = (None, None);
+            self.spec.resource_metrics = Vec::new();
+            self.spec.custom_metrics = Vec::new();
+        }
+        self.into()
+    }
 }
 
 impl ScalingSpec {

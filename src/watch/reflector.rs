@@ -22,6 +22,7 @@ use kube::{Api, Client};
 use serde::de::DeserializeOwned;
 use std::collections::HashSet;
 use std::fmt::Debug;
+use std::sync::Arc;
 
 /// The number of objects per page of a list, as in kubectl. A page is in memory both as text and as objects.
 const PAGE_SIZE: u32 = 500;
@@ -73,7 +74,7 @@ const POD: EventHandler<LeanPod> = EventHandler {
 const HPA: EventHandler<LeanHpa> = EventHandler {
     keys: Index::hpa_keys,
     apply: |cluster, key, hpa| {
-        let record = read::hpa(hpa);
+        let (key, record) = (Arc::new(key), read::hpa(hpa));
         let owned = record.owner.is_some();
         if cluster.write(|index| index.put_hpa(key.clone(), record)) {
             cluster.changed(AutoscalerRef::hpa(key.clone()));
@@ -97,6 +98,7 @@ const HPA: EventHandler<LeanHpa> = EventHandler {
 const AUTOSCALER: EventHandler<LeanAutoscaler> = EventHandler {
     keys: Index::autoscaler_keys,
     apply: |cluster, key, object| {
+        let key = Arc::new(key);
         let known = cluster.read(|index| index.autoscaler(&key));
         let record = read::autoscaler(object, known.as_deref());
         if cluster.write(|index| index.put_autoscaler(key.clone(), record)) {
@@ -246,7 +248,6 @@ mod tests {
     use super::*;
     use http::{Request, Response};
     use kube::client::Body;
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU16, AtomicUsize, Ordering};
     use std::time::Duration;
 

@@ -103,7 +103,7 @@ fn apply(rows: &Rows, name: AutoscalerRef, object: &DynamicObject) {
 fn name(kind: AutoscalerKind, object: &DynamicObject) -> AutoscalerRef {
     let namespace = object.metadata.namespace.clone().unwrap_or_default();
     let name = object.metadata.name.clone().unwrap_or_default();
-    AutoscalerRef { kind, key: ObjectKey { namespace, name } }
+    AutoscalerRef { kind, key: ObjectKey { namespace, name }.into() }
 }
 
 /// Whether Plimsoll wrote this HPA for an Autoscaler, which shows its status.

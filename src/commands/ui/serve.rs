@@ -147,7 +147,7 @@ impl Named {
             return Err((StatusCode::BAD_REQUEST, text.to_owned()));
         };
         let key = ObjectKey { namespace: self.namespace, name: self.name };
-        Ok(AutoscalerRef { kind, key })
+        Ok(AutoscalerRef { kind, key: key.into() })
     }
 }
 

@@ -18,6 +18,7 @@ use futures::stream;
 use serde::Serialize;
 use serde_json::{Value, json};
 use std::io::{Error, Write as _};
+use std::sync::Arc;
 
 /// The size from which on a part of a list with a limit is full, in bytes: a client holds all of a part, and a
 /// decision may have thousands of metrics.
@@ -168,8 +169,8 @@ impl Place {
                     _ => None,
                 };
                 let number = |text: &str| text.parse::<u64>().ok();
-                let key =
-                    ObjectKey { namespace: (*namespace).to_owned(), name: (*name).to_owned() };
+                let [namespace, name] = [namespace, name].map(|text| (*text).to_owned());
+                let key = Arc::new(ObjectKey { namespace, name });
                 let sequence = number(sequence).filter(|sequence| *sequence < u64::MAX);
                 kind.zip(sequence).zip(number(began).zip(number(version))).map(
                     |((kind, sequence), (began, version))| {

@@ -125,7 +125,7 @@ async fn a_live_status_is_that_of_the_autoscaler() {
     assert_eq!(error.code, StatusCode::NOT_FOUND);
     let key = ObjectKey { namespace: "shop".to_owned(), name: "web".to_owned() };
     let status = AutoscalerStatus { desired_replicas: Some(7), ..Default::default() };
-    server.live.set(&AutoscalerRef::autoscaler(key), &status);
+    server.live.set(&AutoscalerRef::autoscaler(key), status, &[]);
     let status = text(ask(&server, ("GET", path, "*/*")).await.unwrap()).await;
     assert!(status.contains("\"desiredReplicas\":7"), "{status}");
     assert!(ask(&server, ("GET", "/live/autoscalers/shop/api", "*/*")).await.is_err());

@@ -185,7 +185,8 @@ async fn no_metric_is_queried_if_the_decision_uses_none() {
         let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
         control.ctx.cluster.write(|index| {
             let scale = scale_record(replicas, selector);
-            index.put_scale(watch::Workload::Deployment, autoscaler.key.clone(), scale);
+            let key = (*autoscaler.key).clone();
+            index.put_scale(watch::Workload::Deployment, key, scale);
         });
         evaluate_once(&control, &autoscaler, &mut AutoscalerState::default()).await;
         let queries = log.of("").iter().filter(is_query).count();

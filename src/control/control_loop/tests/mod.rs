@@ -1,6 +1,7 @@
 //! Evaluations on an API server whose responses are made by a closure.
 
 mod accounts;
+mod bytes;
 mod dates;
 mod edits;
 mod evaluations;

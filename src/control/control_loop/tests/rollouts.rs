@@ -116,7 +116,8 @@ async fn a_rollout_between_two_evaluations_counts_from_when_it_was() {
         control.ctx.cluster.write(|index| {
             let mut scale = scale_record(10, "app=web");
             scale.seen.revision = Some(watch::Revision::Number(1));
-            index.put_scale(watch::Workload::Deployment, autoscaler.key.clone(), scale);
+            let key = (*autoscaler.key).clone();
+            index.put_scale(watch::Workload::Deployment, key, scale);
         });
         tokio::time::advance(Duration::from_secs(61)).await;
         put(&control, "web", spec("Active"));
