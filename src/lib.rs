@@ -10,6 +10,7 @@
 // Unit tests end with their runtime. (clippy.toml)
 #![cfg_attr(test, allow(clippy::disallowed_methods))]
 
+mod api_names;
 pub mod app;
 pub mod backtest;
 mod blocking;

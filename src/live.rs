@@ -85,13 +85,19 @@ impl LiveStatus {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hpa::{ConditionKind, Status};
+    use crate::hpa::{ConditionKind, Reason, Status};
 
     #[test]
     fn a_compact_status_has_the_text_of_the_whole() {
         let mut said = Status::default();
-        said.set(ConditionKind::AbleToScale, true, "A", format_args!("a \"b\" }}"), 1_000);
-        said.set(ConditionKind::Ready, false, "B", format_args!(""), 2_000);
+        said.set(
+            ConditionKind::AbleToScale,
+            true,
+            Reason::ReadyForNewScale,
+            format_args!("a \"b\" }}"),
+            1_000,
+        );
+        said.set(ConditionKind::Ready, false, Reason::Paused, format_args!(""), 2_000);
         for (targets, said) in [(Some("1/{2}"), &said), (None, &Status::default())] {
             let generation = targets.map(|_| 7);
             let status = AutoscalerStatus {

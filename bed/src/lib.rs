@@ -31,6 +31,6 @@ pub mod workload;
 
 pub use installed::{Bed, Faults};
 pub use options::{Node, Options};
-pub use parts::{keda_sources, parts, root};
+pub use parts::{keda_sources, parts, podinfo_sources, root};
 pub use ports::free_port;
 pub use wait::eventually;

@@ -8,6 +8,8 @@ use tempfile::TempDir;
 
 /// A command of a page, and its expected output.
 pub struct Step {
+    /// The heading of its section, without the hashes.
+    section: String,
     line: usize,
     command: String,
     expected: Vec<String>,
@@ -16,21 +18,33 @@ pub struct Step {
 /// The steps of a page, block by block.
 pub fn steps(page: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
-    let mut inside = false;
+    let (mut inside, mut section) = (false, "");
     for (number, line) in page.lines().enumerate() {
         match (line, line.strip_prefix("$ ")) {
             ("```console", _) => inside = true,
             ("```", _) => inside = false,
             (_, Some(command)) if inside => steps.push(Step {
+                section: section.to_owned(),
                 line: number + 1,
                 command: command.to_owned(),
                 expected: Vec::new(),
             }),
-            _ if inside => steps.last_mut().expect("a command").expected.push(line.to_owned()),
-            _ => {}
+            _ if inside => steps.last_mut().expect("a command").take(line),
+            _ => section = line.strip_prefix("## ").unwrap_or(section),
         }
     }
     steps
+}
+
+impl Step {
+    /// Takes the next line: of the command, if that ends with a backslash, or of its output.
+    fn take(&mut self, line: &str) {
+        if self.expected.is_empty() && self.command.ends_with('\\') {
+            self.command = format!("{}\n{line}", self.command);
+        } else {
+            self.expected.push(line.to_owned());
+        }
+    }
 }
 
 /// Whether a line is as expected: `...` matches anything, and the amount of whitespace is ignored.
@@ -91,9 +105,15 @@ impl Pages {
     /// Runs the commands of a page, and returns how many it has. Panics where one fails, or prints
     /// other lines than the page shows.
     pub async fn follow(&self, name: &str) -> usize {
+        self.follow_section(name, "").await
+    }
+
+    /// The same for the sections whose headings begin with this text.
+    pub async fn follow_section(&self, name: &str, heading: &str) -> usize {
         let text = std::fs::read_to_string(root().join("docs").join(name)).expect("the page");
-        let steps = steps(&text);
-        for Step { line, command, expected } in &steps {
+        let mut steps = steps(&text);
+        steps.retain(|step| step.section.starts_with(heading));
+        for Step { line, command, expected, .. } in &steps {
             let what = format!("docs/{name}:{line}: {command}");
             let output = self.run(command).await.unwrap_or_else(|e| panic!("{what}\n{e}"));
             if let Some(missing) = missing(expected, &output) {

@@ -24,9 +24,18 @@ pub fn parts(names: &[&str]) -> PathBuf {
 
 /// The folder of KEDA's sources, of which its parts are built.
 pub fn keda_sources() -> PathBuf {
-    let list = ["list", "-m", "-f", "{{.Dir}}", "github.com/kedacore/keda/v2"];
-    let folder = root().join("bed/parts/keda");
+    sources("keda", "github.com/kedacore/keda/v2")
+}
+
+/// The folder of podinfo's sources, of which its parts are built, with its chart.
+pub fn podinfo_sources() -> PathBuf {
+    sources("podinfo", "github.com/stefanprodan/podinfo")
+}
+
+/// The folder of the sources of a module that a part is built of.
+fn sources(part: &str, module: &str) -> PathBuf {
+    let list = ["list", "-m", "-f", "{{.Dir}}", module];
+    let folder = root().join("bed/parts").join(part);
     let list = std::process::Command::new("go").args(list).current_dir(folder).output();
-    let module = printed(&list.expect("go can be run")).expect("KEDA's module");
-    PathBuf::from(module.trim())
+    PathBuf::from(printed(&list.expect("go can be run")).expect("the module").trim())
 }

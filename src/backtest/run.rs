@@ -9,7 +9,7 @@ use super::queue::Queue;
 use super::source::{Following, Scraped, Source};
 use super::workload::Workload;
 use crate::hpa::{
-    self, ConditionKind, Context, ControllerConfig, Input, Outcome, Scale, ScalingHistory,
+    self, ConditionKind, Context, ControllerConfig, Input, Outcome, Reason, Scale, ScalingHistory,
     Selected, Status,
 };
 use crate::time::UnixMillis;
@@ -168,7 +168,7 @@ fn closed_loop(
     if start == 0 {
         // It is the autoscaler's own zero, which it leads back from.
         let why = format_args!("it begins at zero");
-        status.set(ConditionKind::ScaledToZero, true, "ScaledToZero", why, first);
+        status.set(ConditionKind::ScaledToZero, true, Reason::ScaledToZero, why, first);
     }
     let mut tally = Tally::new(period, wanted);
     let mut replicas: Vec<(UnixMillis, usize, i32)> = Vec::new();

@@ -28,6 +28,8 @@ pub mod replay;
 mod shown;
 mod story;
 mod table;
+#[cfg(test)]
+mod tests_of_pages;
 pub mod ui;
 pub mod version;
 

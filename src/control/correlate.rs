@@ -2,7 +2,7 @@
 //! at increasing intervals, and the rate of writes per object is limited. Plain state: time is an
 //! argument.
 
-use crate::hpa::{Event, EventKind};
+use crate::hpa::{Event, EventKind, Reason};
 use crate::watch::AutoscalerRef;
 use lru::LruCache;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 /// from evaluation to evaluation. For a normal event, such as a new size, the message counts, too.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EventKey {
-    reason: &'static str,
+    reason: Reason,
     /// The number of events of this reason before it in the same evaluation.
     index: usize,
     text: Option<String>,
@@ -219,7 +219,7 @@ mod tests {
     use super::super::fake;
     use super::*;
 
-    fn warning(reason: &'static str, message: &str) -> Event {
+    fn warning(reason: Reason, message: &str) -> Event {
         Event { kind: EventKind::Warning, reason, message: message.to_owned() }
     }
 
@@ -239,7 +239,7 @@ mod tests {
         let second = Duration::from_secs(1);
         let times = (0..3_600).filter(|n| {
             // Its text changes from evaluation to evaluation.
-            let event = warning("FailedGetPodsMetric", &format!("cause {n}"));
+            let event = warning(Reason::FailedGetPodsMetric, &format!("cause {n}"));
             publish(&mut correlator, "web", &event, start + second * *n)
         });
         assert_eq!(times.collect::<Vec<_>>(), [0, 60, 180, 420, 900, 1_500, 2_100, 2_700, 3_300]);
@@ -250,7 +250,7 @@ mod tests {
         let (mut correlator, start) = (Correlator::default(), Instant::now());
         let size = |n: u64| Event {
             kind: EventKind::Normal,
-            reason: "SuccessfulRescale",
+            reason: Reason::SuccessfulRescale,
             message: format!("New size: {n}"),
         };
         let at = |seconds| start + Duration::from_secs(seconds);
@@ -265,7 +265,8 @@ mod tests {
     fn a_pending_event_has_the_latest_message_and_two_metrics_have_two_events() {
         let (mut correlator, now) = (Correlator::default(), Instant::now());
         let autoscaler = fake::autoscaler("web");
-        let [first, second] = [0, 1].map(|index| EventKey::of(&warning("Failed", ""), index));
+        let [first, second] =
+            [0, 1].map(|index| EventKey::of(&warning(Reason::FailedRescale, ""), index));
         assert!(correlator.observe(&autoscaler, "u", &first, "a", now));
         assert!(correlator.observe(&autoscaler, "u", &second, "b", now));
         assert!(!correlator.observe(&autoscaler, "u", &first, "c", now));

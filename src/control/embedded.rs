@@ -13,7 +13,7 @@ use super::status;
 use super::targets::{WriteError, is_watched};
 use super::update_status::update_status;
 use super::zero;
-use crate::hpa::{self, ConditionKind, Context, Decision, Outcome, Spec, Status};
+use crate::hpa::{self, ConditionKind, Context, Decision, Outcome, Reason, Spec, Status};
 use crate::ledger::account::Facts;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ScalingSpec};
 use k8s_openapi::api::autoscaling::v1::Scale;
@@ -321,7 +321,7 @@ fn freeze(
     status: &mut Status,
     state: &mut AutoscalerState,
 ) {
-    let condition = (ConditionKind::Frozen, "FrozenByAdministrator");
+    let condition = (ConditionKind::Frozen, Reason::FrozenByAdministrator);
     leave_alone(ctx, context, condition, why, decision, status, state);
 }
 
@@ -333,14 +333,14 @@ fn preview(
     status: &mut Status,
     state: &mut AutoscalerState,
 ) {
-    let condition = (ConditionKind::Preview, "PreviewBySpec");
+    let condition = (ConditionKind::Preview, Reason::PreviewBySpec);
     leave_alone(ctx, context, condition, "spec.mode is Preview", decision, status, state);
 }
 
 fn leave_alone(
     ctx: &ControllerContext,
     context: Context<'_>,
-    (kind, reason): (ConditionKind, &'static str),
+    (kind, reason): (ConditionKind, Reason),
     why: &str,
     decision: &mut Decision,
     status: &mut Status,

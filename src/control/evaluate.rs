@@ -11,7 +11,7 @@ use super::targets::{Target, watched_scale};
 use super::warnings::Warnings;
 use crate::crd::{Rollouts, SelectionStrategy};
 use crate::hpa::{
-    self, ConditionKind, Context, Decision, Input, Outcome, Phase, Pod, Ready, Samples,
+    self, ConditionKind, Context, Decision, Input, Outcome, Phase, Pod, Ready, Reason, Samples,
     ScalingHistory, Status,
 };
 use crate::leader::FencingToken;
@@ -123,8 +123,8 @@ fn decide_on<'a>(
         let text = format_args!(
             "{known_pods} pods are known of the {replicas} that the scale has: none is removed until all are"
         );
-        account.holds[1] = Some("PodsNotKnown");
-        if withhold(context, "PodsNotKnown", text, &mut decision, &mut status) {
+        account.holds[1] = Some(Reason::PodsNotKnown.as_str());
+        if withhold(context, Reason::PodsNotKnown, text, &mut decision, &mut status) {
             history = at.to_wall_clock(state.history.clone());
         }
     }
@@ -143,8 +143,8 @@ fn decide_on<'a>(
         let text = format_args!(
             "the metrics were away: no replica is removed before they are back for as long"
         );
-        account.holds[1] = Some("MetricsWereAway");
-        withhold(context, "MetricsWereAway", text, &mut decision, &mut status);
+        account.holds[1] = Some(Reason::MetricsWereAway.as_str());
+        withhold(context, Reason::MetricsWereAway, text, &mut decision, &mut status);
     }
     keep_transition(&state.status, &mut status);
     Evaluation { context, target, decision, history, status, at, frozen, account, release }
@@ -167,11 +167,11 @@ fn hold_rollout(
         Rollouts::Hold => (replicas, "no replica is added or removed"),
     };
     let text = format_args!("the workload is rolled out: {what}");
-    account.holds[0] = Some("RollingOut");
-    let mut is_held = cap(context, "RollingOut", text, decision, status);
+    account.holds[0] = Some(Reason::RollingOut.as_str());
+    let mut is_held = cap(context, Reason::RollingOut, text, decision, status);
     if rollouts == Rollouts::Hold {
-        account.holds[1] = Some("RollingOut");
-        is_held |= withhold(context, "RollingOut", text, decision, status);
+        account.holds[1] = Some(Reason::RollingOut.as_str());
+        is_held |= withhold(context, Reason::RollingOut, text, decision, status);
     }
     if replicas > 0 {
         // Or the metrics of the rollout would have it done once that is over, or another bound that held it is.
@@ -277,7 +277,7 @@ fn rollout_left(
 /// Turns a scale-up into a hold, unless it is one to `minReplicas` or from zero. Returns whether there was one.
 fn cap(
     context: Context<'_>,
-    reason: &'static str,
+    reason: Reason,
     text: fmt::Arguments<'_>,
     decision: &mut Decision,
     status: &mut Status,
@@ -294,7 +294,7 @@ fn cap(
 /// brought back within bounds all the same.
 fn withhold(
     context: Context<'_>,
-    reason: &'static str,
+    reason: Reason,
     text: fmt::Arguments<'_>,
     decision: &mut Decision,
     status: &mut Status,
@@ -311,7 +311,7 @@ fn withhold(
 fn hold(
     context: Context<'_>,
     (from, to): (i32, i32),
-    reason: &'static str,
+    reason: Reason,
     text: fmt::Arguments<'_>,
     decision: &mut Decision,
     status: &mut Status,

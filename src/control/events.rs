@@ -5,7 +5,7 @@ use super::correlate::{Correlator, EventKey, EventWrite};
 use super::requests::{backoff, is_transient, message};
 use crate::clock::Clock;
 use crate::crd::Autoscaler;
-use crate::hpa::{Event, EventKind};
+use crate::hpa::{Event, EventKind, Reason};
 use crate::kube_error::worded;
 use crate::leader::FencingToken;
 use crate::telemetry::Metrics;
@@ -51,7 +51,7 @@ struct Queued {
     uid: String,
     key: EventKey,
     kind: EventKind,
-    reason: &'static str,
+    reason: Reason,
 }
 
 /// The least time between two writes: at most 20 per second.
@@ -185,7 +185,7 @@ impl Events {
             }
             Err(error) => {
                 let error = message(&error);
-                tracing::debug!(%autoscaler, reason = queued.reason, error, "Failed to publish an event");
+                tracing::debug!(%autoscaler, reason = queued.reason.as_str(), error, "Failed to publish an event");
                 self.queues().correlator.drop(autoscaler, uid, key);
                 "refused"
             }
@@ -232,7 +232,7 @@ impl Events {
                 ..Default::default()
             },
             type_: Some(kind.as_str().to_owned()),
-            reason: Some((*reason).to_owned()),
+            reason: Some(reason.as_str().to_owned()),
             message: Some(due.message.clone()),
             source: Some(EventSource { component: Some("plimsoll".to_owned()), host: None }),
             reporting_component: Some("plimsoll".to_owned()),
@@ -258,7 +258,8 @@ mod tests {
                 let message = format!("Prometheus: cause {}", round % 2);
                 Event { kind: EventKind::Warning, reason, message }
             };
-            let both = ["FailedGetPodsMetric", "FailedComputeMetricsReplicas"].map(event);
+            let both =
+                [Reason::FailedGetPodsMetric, Reason::FailedComputeMetricsReplicas].map(event);
             let autoscaler = fake::autoscaler(&format!("web-{number}"));
             events.publish(token, &autoscaler, &format!("uid-{number}"), &both);
         }
@@ -300,7 +301,8 @@ mod tests {
         let running = events.clone();
         let run = tokio::spawn(async move { running.run().await });
         let message = "New size: 3".to_owned();
-        let rescaled = Event { kind: EventKind::Normal, reason: "SuccessfulRescale", message };
+        let rescaled =
+            Event { kind: EventKind::Normal, reason: Reason::SuccessfulRescale, message };
         events.publish(&token, &fake::autoscaler("web"), "u", &[rescaled]);
         tokio::time::sleep(Duration::from_secs(60)).await;
         assert!(log.of("").len() <= 8, "{} tries in a minute", log.of("").len());

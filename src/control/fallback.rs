@@ -9,9 +9,9 @@ use super::targets::WriteError;
 use super::zero;
 use crate::crd::Fallback;
 use crate::hpa::{
-    ConditionKind, Context, Decision, Event, EventKind, ScalingHistory, Spec, Status, Substitute,
+    ConditionKind, Context, Decision, Event, EventKind, Reason, ScalingHistory, Spec, Status,
+    Substitute,
 };
-use crate::ledger::account::METRICS_FAILED;
 use crate::time::UnixMillis;
 
 /// How often a scale-up is tried if other writers change the scale.
@@ -32,7 +32,7 @@ pub async fn apply(
     status.set(
         ConditionKind::FallbackActive,
         true,
-        METRICS_FAILED,
+        Reason::MetricsFailed,
         format_args!("the metrics failed; there are to be at least {least} replicas"),
         context.now,
     );
@@ -68,7 +68,7 @@ pub async fn apply(
             let message = format!(
                 "New size: {least}; reason: fallback, the metrics failed {times} times in a row"
             );
-            Some(Event { kind: EventKind::Warning, reason: "FallbackRescale", message })
+            Some(Event { kind: EventKind::Warning, reason: Reason::FallbackRescale, message })
         }
         Ok(None) => None,
         Err(error) => {
@@ -83,7 +83,7 @@ pub fn show(decision: &Decision, metrics_failed: bool, status: &mut Status, now:
     let kind = ConditionKind::FallbackActive;
     match &decision.substitute {
         Some(Substitute { reason, message }) => {
-            status.set(kind, true, reason, format_args!("{message}"), now);
+            status.set(kind, true, *reason, format_args!("{message}"), now);
         }
         None if metrics_failed => status.end(kind, "nothing stands for the metrics", now),
         None => status.end(kind, "nothing stands for a metric", now),
@@ -94,7 +94,7 @@ pub fn show(decision: &Decision, metrics_failed: bool, status: &mut Status, now:
 /// there is one.
 pub fn end_stand_ins(status: &mut Status, now: UnixMillis) {
     let kind = ConditionKind::FallbackActive;
-    if status.condition(kind).is_some_and(|one| one.reason != METRICS_FAILED) {
+    if status.condition(kind).is_some_and(|one| one.reason != Reason::MetricsFailed) {
         status.end(kind, "nothing stands for the metrics", now);
     }
 }

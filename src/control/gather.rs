@@ -7,8 +7,8 @@ use super::owners::Owned;
 use super::state::{AutoscalerState, RepeatedQueries};
 use super::{api_metrics, rule_metrics};
 use crate::hpa::{
-    self, AlignedSamples, ConditionKind, MetricSource, OnEmpty, Pod, ResourceTarget, Sample,
-    Samples, Status,
+    self, AlignedSamples, ConditionKind, MetricSource, OnEmpty, Pod, Reason, ResourceTarget,
+    Sample, Samples, Status,
 };
 use crate::promql::query::{Per, PrometheusMetric};
 use crate::samples::{MetricError, ObjectSample, ObjectSamples, Reader, TypeWarning};
@@ -176,7 +176,7 @@ pub fn note_types(
         TypeWarning::UnknownType => status.set(
             kind,
             true,
-            "NoMetadata",
+            Reason::NoMetadata,
             format_args!(
                 "neither the name of {metric} nor Prometheus's metadata says whether it is a counter: it is read as a gauge"
             ),
@@ -185,7 +185,7 @@ pub fn note_types(
         TypeWarning::LooksLikeCounter => status.set(
             kind,
             true,
-            "NeverFalls",
+            Reason::NeverFalls,
             format_args!(
                 "{metric} is read as a gauge and has not fallen for an hour: if it is a counter, ask for its rate by query, such as sum{by} (rate({metric}[2m]))"
             ),

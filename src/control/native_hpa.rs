@@ -6,10 +6,10 @@ use super::decision_time::DecisionTime;
 use super::requests::{handled_once, message, send, within};
 use super::schedules;
 use super::state::AutoscalerState;
-use super::status::{self, PAUSED, paused_text};
+use super::status::{self, paused_text};
 use super::update_status::update_status;
 use crate::crd::{Autoscaler, AutoscalerSpec, Mode};
-use crate::hpa::{self, Condition, ConditionKind, Spec, schedule};
+use crate::hpa::{self, Condition, ConditionKind, Reason, Spec, schedule};
 use crate::k8s::managed_fields::FIELD_MANAGER;
 use crate::leader::FencingToken;
 use crate::watch::{self, AutoscalerRecord, AutoscalerRef, HpaRecord, ObjectKey};
@@ -33,8 +33,8 @@ pub async fn apply(
     let (frozen, at) = (ctx.leader.frozen(), DecisionTime::now(&ctx.clock));
     let pause = paused_text(&parsed.spec);
     let disabled_by = match (&frozen, parsed.spec.mode_at(at.server)) {
-        (Some(why), _) => Some((ConditionKind::Frozen, "FrozenByAdministrator", &**why)),
-        (None, Mode::Paused) => Some((ConditionKind::Paused, PAUSED, &*pause)),
+        (Some(why), _) => Some((ConditionKind::Frozen, Reason::FrozenByAdministrator, &**why)),
+        (None, Mode::Paused) => Some((ConditionKind::Paused, Reason::PausedBySpec, &*pause)),
         (None, Mode::Active | Mode::Preview) => None,
     };
     let mut spec = if disabled_by.is_some() { disabled(&parsed.spec) } else { parsed.spec.clone() };
@@ -73,7 +73,7 @@ pub async fn apply(
             status.end(kind, "the HorizontalPodAutoscaler is enabled", at.wall);
         }
     }
-    let (reason, now) = ("FailedWriteHPA", ctx.clock.wall_ms());
+    let (reason, now) = (Reason::FailedWriteHPA, ctx.clock.wall_ms());
     match &written {
         Err(error) => {
             status.set(ConditionKind::AbleToScale, false, reason, format_args!("{error}"), now);

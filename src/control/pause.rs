@@ -2,13 +2,8 @@
 
 use super::decision_time::DecisionTime;
 use crate::crd::{AutoscalerSpec, Mode};
-use crate::hpa::{ConditionKind, Event, EventKind, Status};
+use crate::hpa::{Condition, ConditionKind, Event, EventKind, Reason, Status};
 use crate::time::UnixMillis;
-
-/// The reason of the condition `Paused` while `mode` says so and `pause.until` is over.
-const PAUSE_IS_OVER: &str = "PauseIsOver";
-/// That while there is a `pause`, and `mode` does not say so.
-const MODE_IS_ACTIVE: &str = "ModeIsActive";
 
 /// When a pause ends, by the clock of this process, if it does.
 pub fn end(spec: &AutoscalerSpec, mode: Mode, at: DecisionTime) -> Option<UnixMillis> {
@@ -25,11 +20,13 @@ pub fn note(
     now: UnixMillis,
 ) -> Option<Event> {
     let kind = ConditionKind::Paused;
-    let is_ours = |reason: &str| [PAUSE_IS_OVER, MODE_IS_ACTIVE].contains(&reason);
-    let shown = status.condition(kind).filter(|shown| is_ours(&shown.reason));
+    let is_ours = |shown: &&Condition| {
+        shown.reason == Reason::PauseIsOver || shown.reason == Reason::ModeIsActive
+    };
+    let shown = status.condition(kind).filter(is_ours);
     let Some((reason, message)) = fault(spec, mode) else {
         if shown.is_some() && mode != Mode::Paused {
-            status.set(kind, false, "Ended", format_args!("it is not paused"), now);
+            status.set(kind, false, Reason::Ended, format_args!("it is not paused"), now);
         }
         return None;
     };
@@ -39,10 +36,10 @@ pub fn note(
 }
 
 /// Why a pause is none: a reason, and a text.
-fn fault(spec: &AutoscalerSpec, mode: Mode) -> Option<(&'static str, String)> {
+fn fault(spec: &AutoscalerSpec, mode: Mode) -> Option<(Reason, String)> {
     if let Some(until) = spec.pause_that_is_over(mode) {
         return Some((
-            PAUSE_IS_OVER,
+            Reason::PauseIsOver,
             format!(
                 "mode is Paused, but pause.until, {until}, is over: the scale is written. `kubectl plimsoll pause` pauses it again, or mode Paused without pause.until"
             ),
@@ -50,7 +47,7 @@ fn fault(spec: &AutoscalerSpec, mode: Mode) -> Option<(&'static str, String)> {
     }
     spec.has_pause_without_mode().then(|| {
         let text = "pause is given, but mode is Active: the scale is written. `kubectl plimsoll pause` pauses it, or mode Paused; `kubectl plimsoll resume` removes pause";
-        (MODE_IS_ACTIVE, text.to_owned())
+        (Reason::ModeIsActive, text.to_owned())
     })
 }
 
@@ -72,19 +69,19 @@ mod tests {
         for (mode, at, told, reason) in [
             ("Preview", Mode::Preview, false, None),
             ("Paused", Mode::Paused, false, None),
-            ("Paused", Mode::Active, true, Some(PAUSE_IS_OVER)),
-            ("Paused", Mode::Active, false, Some(PAUSE_IS_OVER)),
+            ("Paused", Mode::Active, true, Some("PauseIsOver")),
+            ("Paused", Mode::Active, false, Some("PauseIsOver")),
             ("Preview", Mode::Preview, false, Some("Ended")),
-            ("Paused", Mode::Active, true, Some(PAUSE_IS_OVER)),
-            ("Active", Mode::Active, true, Some(MODE_IS_ACTIVE)),
-            ("Active", Mode::Active, false, Some(MODE_IS_ACTIVE)),
+            ("Paused", Mode::Active, true, Some("PauseIsOver")),
+            ("Active", Mode::Active, true, Some("ModeIsActive")),
+            ("Active", Mode::Active, false, Some("ModeIsActive")),
         ] {
             let event = note(&spec(mode), at, &mut status, 0);
             assert_eq!(event.is_some(), told, "{mode} {at:?}");
             let paused = status.condition(ConditionKind::Paused);
             assert_eq!(paused.map(|paused| &*paused.reason), reason, "{mode} {at:?}");
             assert!(paused.is_none_or(|paused| !paused.status));
-            if let Some(event) = event.filter(|event| event.reason == PAUSE_IS_OVER) {
+            if let Some(event) = event.filter(|event| event.reason == Reason::PauseIsOver) {
                 assert!(event.message.contains("2026-11-23T12:00:00Z"), "{event:?}");
             }
         }

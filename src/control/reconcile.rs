@@ -10,7 +10,7 @@ use super::evaluate::evaluate;
 use super::failures::Failures;
 use super::observe::read_target;
 use super::state::AutoscalerState;
-use super::status::{PAUSED, paused_text};
+use super::status::paused_text;
 use super::update_status::update_status;
 use super::warnings::Warnings;
 use super::{follower, native_hpa, pause, schedules, shadow, status, zero};
@@ -23,10 +23,6 @@ use crate::watch::{AutoscalerKind, AutoscalerRecord, AutoscalerRef, HpaRecord, S
 
 /// How often an autoscaler is evaluated if another writer changes the scale meanwhile.
 const EVALUATION_ATTEMPTS: u32 = 5;
-/// The reason of an evaluation that exceeded its time limit.
-const TIMED_OUT: &str = "DecisionTimedOut";
-/// The reason of one beside a native HPA that can't be deleted.
-const FAILED_DELETE_HPA: &str = "FailedDeleteHPA";
 
 /// Evaluates an autoscaler once and applies the decision. None if the autoscaler is gone, or this
 /// replica has nothing to decide for it.
@@ -129,17 +125,26 @@ async fn sync_autoscaler(
     if let Some(token) = token.filter(|_| mode != Mode::Preview) {
         if let Err(error) = remove_native_hpa(ctx, token, autoscaler, record).await {
             let (kind, now) = (ConditionKind::AbleToScale, ctx.clock.wall_ms());
-            state.status.set(kind, false, FAILED_DELETE_HPA, format_args!("{error}"), now);
+            state.status.set(
+                kind,
+                false,
+                hpa::Reason::FailedDeleteHPA,
+                format_args!("{error}"),
+                now,
+            );
             let rendered = status::render(&state.status, &parsed.scaling.spec, record.generation);
             rest(ctx, autoscaler, state);
             update_status(ctx, Some(token), autoscaler, state, rendered);
             let of = (Some(&parsed.scaling.spec), record.generation);
             let why = (Reason::RecommendationFailed, CarriedOut::Failed);
             account::record_none(ctx, autoscaler, of, why, &error, state);
-            ctx.metrics.failed(FAILED_DELETE_HPA);
+            ctx.metrics.failed(hpa::Reason::FailedDeleteHPA.as_str());
             return SyncResult::Failed;
         }
-        state.status.conditions.retain(|condition| condition.reason != FAILED_DELETE_HPA);
+        state
+            .status
+            .conditions
+            .retain(|condition| condition.reason != hpa::Reason::FailedDeleteHPA);
     }
     if mode == Mode::Paused {
         // Earlier recommendations do not apply to replicas that the owner may choose meanwhile.
@@ -149,7 +154,13 @@ async fn sync_autoscaler(
             follow_zero(ctx, token, autoscaler, &parsed.scaling.spec, state).await;
         }
         let text = format_args!("{}: the scale is left alone", paused_text(&parsed.spec));
-        state.status.set(ConditionKind::Paused, true, PAUSED, text, ctx.clock.wall_ms());
+        state.status.set(
+            ConditionKind::Paused,
+            true,
+            hpa::Reason::PausedBySpec,
+            text,
+            ctx.clock.wall_ms(),
+        );
         for kind in [ConditionKind::Preview, ConditionKind::ConfigurationWarning] {
             state.status.end(kind, "the Autoscaler is paused", at.wall);
         }
@@ -244,7 +255,13 @@ async fn invalid(
         },
     };
     let text = format_args!("{error}");
-    state.status.set(ConditionKind::AbleToScale, false, "InvalidSpec", text, ctx.clock.wall_ms());
+    state.status.set(
+        ConditionKind::AbleToScale,
+        false,
+        hpa::Reason::InvalidSpec,
+        text,
+        ctx.clock.wall_ms(),
+    );
     let last = hpa::render_status(&state.status);
     let shown = AutoscalerStatus {
         observed_generation: record.generation,
@@ -259,7 +276,7 @@ async fn invalid(
         let text = error.to_string();
         account::record_none(ctx, autoscaler, (None, record.generation), why, &text, state);
     }
-    ctx.metrics.failed("InvalidSpec");
+    ctx.metrics.failed(hpa::Reason::InvalidSpec.as_str());
     SyncResult::Failed
 }
 
@@ -337,7 +354,7 @@ async fn evaluate_and_apply(
                 state.status.set(
                     ConditionKind::ScalingActive,
                     false,
-                    TIMED_OUT,
+                    hpa::Reason::DecisionTimedOut,
                     text,
                     ctx.clock.wall_ms(),
                 );
@@ -350,7 +367,7 @@ async fn evaluate_and_apply(
                     let text = format!("the scale could not be read within {timeout:?}");
                     account::record_none(ctx, autoscaler, of, why, &text, state);
                 }
-                ctx.metrics.failed(TIMED_OUT);
+                ctx.metrics.failed(hpa::Reason::DecisionTimedOut.as_str());
                 return SyncResult::Failed;
             }
         };

@@ -4,7 +4,7 @@
 use super::decision_time::DecisionTime;
 use crate::crd::{ScheduleStatus, ScheduleWindow};
 use crate::hpa::schedule::{ActiveWindow, Bounds, Moment, Schedules};
-use crate::hpa::{Event, EventKind, Spec};
+use crate::hpa::{Event, EventKind, Reason, Spec};
 use crate::time::UnixMillis;
 use jiff::Timestamp;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
@@ -99,7 +99,10 @@ pub fn events(
     let mut events = Vec::new();
     let before = known.as_deref().unwrap_or_default();
     for (name, _) in before.iter().filter(|window| !windows.contains(window)) {
-        events.push(event("ScheduleEnded", format!("The window of the schedule {name} has ended")));
+        events.push(event(
+            Reason::ScheduleEnded,
+            format!("The window of the schedule {name} has ended"),
+        ));
     }
     let is_new = |(window, began): &(&ActiveWindow, &(String, UnixMillis))| match known.as_ref() {
         Some(known) => !known.contains(began),
@@ -109,7 +112,7 @@ pub fn events(
         let until = window.end_ms.and_then(|end| Timestamp::from_millisecond(end).ok());
         let until = until.map(|until| format!(" until {until}")).unwrap_or_default();
         let message = format!("A window of the schedule {name} has begun, and lasts{until}");
-        events.push(event("ScheduleStarted", message));
+        events.push(event(Reason::ScheduleStarted, message));
     }
     *known = Some(windows);
     events
@@ -192,7 +195,7 @@ mod tests {
             let at = DecisionTime { wall: 0, process: 0, server: ms(time) };
             let moment = spec.moment(at.server);
             let events = events(&spec, known, moment.as_ref(), at);
-            events.iter().map(|event| event.reason).collect()
+            events.iter().map(|event| event.reason.as_str()).collect()
         };
         // A process that starts within a window does not tell of it again.
         assert_eq!(told(&mut known, "2026-11-26T12:00:00Z"), [""; 0]);

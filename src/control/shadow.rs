@@ -170,7 +170,8 @@ fn compare(
     state.set_history(history, at, ctx.longest_window());
     let wanted = noted::wanted(&decision);
     let scale = target.as_ref().map(|target| target.replicas.spec_replicas);
-    let is_held = decision.held_back.is_some_and(|(reason, _)| constraint_of(reason).is_some());
+    let is_held =
+        decision.held_back.is_some_and(|(reason, _)| constraint_of(reason.as_str()).is_some());
     let ours = wanted.filter(|_| !is_held).or(scale.ok());
     let ours = ours.filter(|_| decision.outcome != Outcome::Failed);
     let facts = Facts {

@@ -5,7 +5,7 @@ use super::schedules;
 use crate::crd::{Autoscaler, AutoscalerSpec, AutoscalerStatus, StatusDigest, conditions};
 use crate::hpa::ConditionKind;
 use crate::hpa::{
-    self, Current, MetricSource, ResourceTarget, ScalarTarget, Spec, Status, render_status,
+    self, Current, MetricSource, Reason, ResourceTarget, ScalarTarget, Spec, Status, render_status,
 };
 use crate::k8s::Quantity;
 use crate::leader::FencingToken;
@@ -19,9 +19,6 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use std::time::Duration;
 use tokio::time::Instant;
-
-/// The reason of the condition `Paused`.
-pub const PAUSED: &str = "PausedBySpec";
 
 /// The text of a pause.
 pub fn paused_text(spec: &AutoscalerSpec) -> String {
@@ -54,24 +51,25 @@ pub fn render(status: &Status, spec: &Spec, generation: Option<i64>) -> Autoscal
 /// to be. Argo CD, Flux and `kubectl wait` read it.
 pub fn set_ready(status: &mut Status, now: UnixMillis) {
     let of = |kind| status.condition(kind);
-    let fault =
-        |condition: &&hpa::Condition| !condition.status && condition.reason != "ScalingDisabled";
+    let fault = |condition: &&hpa::Condition| {
+        !condition.status && condition.reason != Reason::ScalingDisabled
+    };
     let paused = of(ConditionKind::Paused).filter(|paused| paused.status);
     let able = of(ConditionKind::AbleToScale);
-    let is_invalid =
-        |able: &&hpa::Condition| ["InvalidSpec", "FailedDeleteHPA"].contains(&&*able.reason);
+    let is_invalid = |able: &&hpa::Condition| {
+        able.reason == Reason::InvalidSpec || able.reason == Reason::FailedDeleteHPA
+    };
     let invalid = able.filter(fault).filter(is_invalid);
     let paused = paused.filter(|_| invalid.is_none());
     let failed = able.filter(fault).or_else(|| of(ConditionKind::ScalingActive).filter(fault));
     let (is_ready, reason, message) = match (paused, failed, able) {
-        (Some(paused), ..) => (true, "Paused".to_owned(), paused.message.clone()),
-        (None, Some(failed), _) => (false, failed.reason.clone(), failed.message.clone()),
-        (None, None, Some(_)) => (true, "Ready".to_owned(), "decisions are made".to_owned()),
-        (None, None, None) => {
-            (false, "NotEvaluated".to_owned(), "no decision was made yet".to_owned())
-        }
+        (Some(paused), ..) => (true, Reason::Paused.as_str(), &*paused.message),
+        (None, Some(failed), _) => (false, &*failed.reason, &*failed.message),
+        (None, None, Some(_)) => (true, Reason::Ready.as_str(), "decisions are made"),
+        (None, None, None) => (false, Reason::NotEvaluated.as_str(), "no decision was made yet"),
     };
-    status.set(ConditionKind::Ready, is_ready, &reason, format_args!("{message}"), now);
+    let (reason, message) = (reason.to_owned(), message.to_owned());
+    status.set_as(ConditionKind::Ready, is_ready, &reason, format_args!("{message}"), now);
 }
 
 /// Current and target value of each metric, as `kubectl get hpa` shows them.
@@ -333,7 +331,7 @@ mod tests {
             ..Status::default()
         };
         assert!(status.schedule.is_some());
-        status.set(ConditionKind::AbleToScale, true, "Ready", format_args!("it is"), now);
+        status.set(ConditionKind::AbleToScale, true, Reason::Ready, format_args!("it is"), now);
         set_ready(&mut status, now + 908);
         let rendered = render(&status, spec, Some(7));
         let mut written = object;

@@ -4,7 +4,7 @@ use super::events::Events;
 use super::requests::{backoff, is_transient, message};
 use super::status::write;
 use crate::crd::AutoscalerStatus;
-use crate::hpa::{Event, EventKind};
+use crate::hpa::{Event, EventKind, Reason};
 use crate::kube_error::worded;
 use crate::leader::FencingToken;
 use crate::live::CompactStatus;
@@ -235,7 +235,7 @@ impl StatusWriter {
         if times == 1 {
             tracing::warn!(%autoscaler, error = message, "Failed to write a status");
         }
-        let event = Event { kind: EventKind::Warning, reason: "FailedUpdateStatus", message };
+        let event = Event { kind: EventKind::Warning, reason: Reason::FailedUpdateStatus, message };
         self.0.events.publish(token, &autoscaler, uid, &[event]);
         WriteOutcome::Responded
     }

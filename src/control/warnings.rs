@@ -3,7 +3,7 @@
 
 use super::decision_time::DecisionTime;
 use super::rescales::Change;
-use crate::hpa::{ConditionKind, Event, EventKind, OnEmpty, Status, object_time};
+use crate::hpa::{ConditionKind, Event, EventKind, OnEmpty, Reason, Status, object_time};
 use crate::k8s::managed_fields::{ReplicasOwner, Way};
 use crate::time::UnixMillis;
 use crate::watch::{Owner, ScalingSpec};
@@ -13,11 +13,6 @@ use std::fmt;
 const KEPT_MS: i64 = 3_600_000;
 /// The least time between two lookups of who writes the replicas of a target, in ms.
 const LOOKUP_INTERVAL_MS: i64 = 300_000;
-/// The reasons of the condition, the gravest first.
-const REPLICAS_WRITTEN: &str = "ReplicasWrittenByOthers";
-const OTHER_PODS: &str = "SelectsOtherPods";
-const QUERY_EMPTY: &str = "QueryWasEmpty";
-const ROLLOUTS_NOT_SEEN: &str = "RolloutsNotSeen";
 
 /// The warnings of an Autoscaler.
 #[derive(Default)]
@@ -97,7 +92,7 @@ impl Warnings {
                 let (last, at) = (at.process, at.wall);
                 let write = write.insert(ForeignWrite { change, by, at, last }.into());
                 let message = write.to_string();
-                let (kind, reason) = (EventKind::Warning, REPLICAS_WRITTEN);
+                let (kind, reason) = (EventKind::Warning, Reason::ReplicasWrittenByOthers);
                 self.event = Some(Event { kind, reason, message }.into());
                 return true;
             }
@@ -191,11 +186,12 @@ impl Warnings {
         self.gaps.retain(|gap| !is_over(gap.last));
         let since = *self.since.get_or_insert(at.process);
         let kind = ConditionKind::ConfigurationWarning;
+        // The gravest first.
         let found = [
-            (self.write.is_some(), REPLICAS_WRITTEN),
-            (self.others.is_some(), OTHER_PODS),
-            (!self.gaps.is_empty(), QUERY_EMPTY),
-            (self.unseen.is_some(), ROLLOUTS_NOT_SEEN),
+            (self.write.is_some(), Reason::ReplicasWrittenByOthers),
+            (self.others.is_some(), Reason::SelectsOtherPods),
+            (!self.gaps.is_empty(), Reason::QueryWasEmpty),
+            (self.unseen.is_some(), Reason::RolloutsNotSeen),
         ];
         let Some((_, reason)) = found.into_iter().find(|(is_found, _)| *is_found) else {
             if std::mem::take(&mut self.is_shown) || is_over(since) {

@@ -3,11 +3,9 @@
 
 use super::decision_time::DecisionTime;
 use super::rescales::Rescales;
-use crate::hpa::{ConditionKind, Status};
+use crate::hpa::{ConditionKind, Reason, Status};
 use crate::time::UnixMillis;
 
-/// The reason of the condition from before the scale is written until the scale was seen.
-pub const SCALING_TO_ZERO: &str = "ScalingToZero";
 /// How long a scale to zero may take effect after it was announced, by this or another replica: one
 /// request for the status, one for the scale, and the API server's own time.
 const PENDING_MS: i64 = 30_000;
@@ -19,8 +17,8 @@ const NOT_SCALED: &str = "the HPA controller did not scale the workload to zero"
 pub fn resolve(status: &mut Status, replicas: i32, now: UnixMillis) {
     let kind = ConditionKind::ScaledToZero;
     match replicas {
-        0 => status.set(kind, true, "ScaledToZero", format_args!("{SCALED}"), now),
-        _ => status.set(kind, false, "NotScaledToZero", format_args!("{NOT_SCALED}"), now),
+        0 => status.set(kind, true, Reason::ScaledToZero, format_args!("{SCALED}"), now),
+        _ => status.set(kind, false, Reason::NotScaledToZero, format_args!("{NOT_SCALED}"), now),
     }
 }
 
@@ -35,14 +33,14 @@ pub fn note_rescale(status: &mut Status, replicas: i32, now: UnixMillis) {
 /// Since when a status announces a scale to zero that is not resolved.
 pub fn pending_since(status: &Status) -> Option<UnixMillis> {
     let condition = status.condition(ConditionKind::ScaledToZero)?;
-    (condition.reason == SCALING_TO_ZERO).then_some(condition.since)
+    (condition.reason == Reason::ScalingToZero).then_some(condition.since)
 }
 
 /// Whether a status says that the workload was scaled to zero.
 pub fn is_at_zero(status: &Status) -> bool {
     status
         .condition(ConditionKind::ScaledToZero)
-        .is_some_and(|condition| condition.status && condition.reason == "ScaledToZero")
+        .is_some_and(|condition| condition.status && condition.reason == Reason::ScaledToZero)
 }
 
 /// Whether a scale to zero may still take effect: one that this or another replica announced at this
@@ -64,5 +62,5 @@ pub fn may_come(
 pub fn announce(status: &mut Status, now: UnixMillis) {
     let text = format_args!("the workload is being scaled to zero");
     status.remove(ConditionKind::ScaledToZero);
-    status.set(ConditionKind::ScaledToZero, true, SCALING_TO_ZERO, text, now);
+    status.set(ConditionKind::ScaledToZero, true, Reason::ScalingToZero, text, now);
 }

@@ -7,6 +7,7 @@ use super::input::{Context, Input, NotSelected, Pod, Scale, Selected};
 use super::metric;
 use super::normalize::{normalize, rate_limited, removable};
 use super::options::StandIn;
+use super::reason::Reason;
 use super::replica_calculator::{Proposal, Tolerance};
 use super::status::{ConditionKind, Current, Status};
 use super::trace::{Step, Trace};
@@ -84,11 +85,11 @@ pub fn decide(
     let scale = match input.scale {
         Ok(scale) => scale,
         Err(error) => {
-            decision.warn("FailedGetScale", error);
+            decision.warn(Reason::FailedGetScale, error);
             let message = format_args!(
                 "the HPA controller was unable to get the target's current scale: {error}"
             );
-            status.set(ConditionKind::AbleToScale, false, "FailedGetScale", message, now);
+            status.set(ConditionKind::AbleToScale, false, Reason::FailedGetScale, message, now);
             decision.outcome = Outcome::Failed;
             decision.error = Some(error.to_owned());
             return decision;
@@ -99,7 +100,7 @@ pub fn decide(
         status,
         ConditionKind::AbleToScale,
         true,
-        "SucceededGetScale",
+        Reason::SucceededGetScale,
         format_args!("the HPA controller was able to get the target's current scale"),
     );
     let current = scale.spec_replicas;
@@ -123,7 +124,7 @@ pub fn decide(
                 status,
                 ConditionKind::ScalingActive,
                 false,
-                "ScalingDisabled",
+                Reason::ScalingDisabled,
                 format_args!("scaling is disabled since the replica count of the target is zero"),
             );
             if !input.context.config.scale_to_zero {
@@ -151,7 +152,7 @@ pub fn decide(
                 decision.outcome = Outcome::Failed;
                 decision.late_event = Some(Event {
                     kind: EventKind::Warning,
-                    reason: "FailedComputeMetricsReplicas",
+                    reason: Reason::FailedComputeMetricsReplicas,
                     message: error.clone(),
                 });
                 decision.error = Some(error);
@@ -227,7 +228,7 @@ pub fn complete_rescale(
     let (from, to) = (*from, *to);
     if let Err(error) = written {
         let message = format!("New size: {to}; reason: {reason}; error: {error}");
-        decision.warn("FailedRescale", message);
+        decision.warn(Reason::FailedRescale, message);
         decision.outcome = Outcome::Failed;
         decision.error = Some(format!("failed to rescale: {error}"));
         set(
@@ -235,7 +236,7 @@ pub fn complete_rescale(
             status,
             ConditionKind::AbleToScale,
             false,
-            "FailedUpdateScale",
+            Reason::FailedUpdateScale,
             format_args!("the HPA controller was unable to update the target scale: {error}"),
         );
         return;
@@ -245,12 +246,12 @@ pub fn complete_rescale(
         status,
         ConditionKind::AbleToScale,
         true,
-        "SucceededRescale",
+        Reason::SucceededRescale,
         format_args!("the HPA controller was able to update the target scale to {to}"),
     );
     decision.events.push(Event {
         kind: EventKind::Normal,
-        reason: "SuccessfulRescale",
+        reason: Reason::SuccessfulRescale,
         message: format!("New size: {to}; reason: {reason}"),
     });
     history.scaled(from, to, context.spec, context.now);
@@ -266,7 +267,7 @@ pub fn complete_rescale(
             status,
             ConditionKind::ScaledToZero,
             true,
-            "ScaledToZero",
+            Reason::ScaledToZero,
             format_args!("the HPA controller scaled the workload to zero"),
         );
     } else {
@@ -275,7 +276,7 @@ pub fn complete_rescale(
             status,
             ConditionKind::ScaledToZero,
             false,
-            "NotScaledToZero",
+            Reason::NotScaledToZero,
             format_args!("the HPA controller did not scale the workload to zero"),
         );
     }
@@ -288,7 +289,7 @@ fn set(
     status: &mut Status,
     kind: ConditionKind,
     holds: bool,
-    reason: &str,
+    reason: Reason,
     message: Arguments<'_>,
 ) {
     status.set(kind, holds, reason, message, context.now);
@@ -334,7 +335,7 @@ fn propose(
                 Some(proposal)
             }
             Err(failure) => {
-                trace.failure(index, failure.reason, &failure.cause);
+                trace.failure(index, failure.reason.as_str(), &failure.cause);
                 decision.warn(failure.reason, failure.cause.clone());
                 stand_in = of.options.stand_in(failed_for, scale.spec_replicas > 0);
                 if let Some(stand_in) = stand_in {
@@ -436,7 +437,7 @@ fn active(
             let message = format_args!(
                 "the HPA was able to successfully calculate a replica count from {label}"
             );
-            set(input.context, status, kind, true, "ValidMetricFound", message);
+            set(input.context, status, kind, true, Reason::ValidMetricFound, message);
         }
     }
     Proposed::Replicas { replicas, metric }

@@ -1,6 +1,7 @@
 //! The result of a decision.
 
 use super::options::StandIn;
+use super::reason::Reason;
 use std::fmt::Write;
 
 /// A decision.
@@ -25,14 +26,14 @@ pub struct Decision {
     pub is_by_fallback: bool,
     /// What kept it from being carried out, if something did: its condition's reason, and the replicas
     /// that would have been written. Then the outcome is [`Outcome::Hold`].
-    pub held_back: Option<(&'static str, i32)>,
+    pub held_back: Option<(Reason, i32)>,
 }
 
 /// What stands for metrics that failed, by what the autoscaler says of each.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Substitute {
     /// What stands for the first of them, as one word.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// The metrics, and what stands for each.
     pub message: String,
 }
@@ -70,7 +71,7 @@ pub struct Event {
     /// Its type.
     pub kind: EventKind,
     /// Why, as one word.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// Why, in words.
     pub message: String,
 }
@@ -124,7 +125,7 @@ impl Decision {
         }
     }
 
-    pub(super) fn warn(&mut self, reason: &'static str, message: impl Into<String>) {
+    pub(super) fn warn(&mut self, reason: Reason, message: impl Into<String>) {
         self.events.push(Event { kind: EventKind::Warning, reason, message: message.into() });
     }
 }

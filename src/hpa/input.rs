@@ -1,5 +1,6 @@
 //! The input of a decision: the scale, the pods and the samples.
 
+use super::reason::Reason;
 use super::schedule::Bounds;
 use super::{Requests, Spec};
 use crate::k8s::{LabelSet, Quantity, Selector};
@@ -128,9 +129,9 @@ pub enum Selected<'a> {
 /// Why no pods were selected.
 pub(super) struct NotSelected {
     /// The reason of the event.
-    pub event: &'static str,
+    pub event: Reason,
     /// The reason of the condition.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// The text of the event.
     pub cause: String,
     /// The text of the condition.
@@ -149,29 +150,29 @@ impl<'a> Selected<'a> {
         Err(match self {
             Self::Pods(pods) => return Ok(pods),
             Self::Missing => NotSelected {
-                event: "SelectorRequired",
-                reason: "InvalidSelector",
+                event: Reason::SelectorRequired,
+                reason: Reason::InvalidSelector,
                 cause: "selector is required".to_owned(),
                 message: "the HPA target's scale is missing a selector".to_owned(),
             },
             Self::Invalid(error) => not(
-                "InvalidSelector",
-                "InvalidSelector",
+                Reason::InvalidSelector,
+                Reason::InvalidSelector,
                 format!(
                     "couldn't convert selector into a corresponding internal selector object: {error}"
                 ),
             ),
             Self::Ambiguous { selector, autoscalers } => not(
-                "AmbiguousSelector",
-                "AmbiguousSelector",
+                Reason::AmbiguousSelector,
+                Reason::AmbiguousSelector,
                 format!(
                     "pods by selector {selector} are controlled by multiple HPAs: [{}]",
                     autoscalers.join(" ")
                 ),
             ),
             Self::Unowned(error) => not(
-                "FailedGetPodOwners",
-                "FailedGetPodOwners",
+                Reason::FailedGetPodOwners,
+                Reason::FailedGetPodOwners,
                 format!("the owners of the pods could not be read: {error}"),
             ),
         })

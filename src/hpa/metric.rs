@@ -3,13 +3,14 @@
 
 use super::input::{AlignedSamples, Input, Pod, Sample, Samples};
 use super::options::{MetricOptions, OnEmpty, OnError};
+use super::reason::Reason;
 use super::replica_calculator::{Proposal, Resource, Tolerance, average, scalar, utilization};
 use super::spec::{MetricId, MetricSource, ResourceTarget, ScalarTarget};
 
 /// Why one metric could not be computed.
 pub(super) struct MetricFailure {
     /// The reason of the event and of the condition.
-    pub reason: &'static str,
+    pub reason: Reason,
     /// The event's message.
     pub cause: String,
     /// The same with the words for the whole decision around it.
@@ -86,7 +87,7 @@ fn of_source(
                     _ => fault.cause.clone(),
                 };
                 MetricFailure {
-                    reason: "FailedGetObjectMetric",
+                    reason: Reason::FailedGetObjectMetric,
                     cause: match target {
                         ScalarTarget::Invalid => around.clone(),
                         _ => fault.cause,
@@ -127,7 +128,7 @@ fn of_source(
                     ScalarTarget::Invalid => fault.cause.replacen("invalid", "invalid external", 1),
                 };
                 MetricFailure {
-                    reason: "FailedGetExternalMetric",
+                    reason: Reason::FailedGetExternalMetric,
                     cause: match target {
                         ScalarTarget::Invalid => around.clone(),
                         _ => fault.cause,
@@ -138,7 +139,11 @@ fn of_source(
         }
         MetricSource::Unknown(kind) => {
             let cause = format!("unknown metric source type {kind:?}");
-            Err(MetricFailure { reason: "InvalidMetricSourceType", error: cause.clone(), cause })
+            Err(MetricFailure {
+                reason: Reason::InvalidMetricSourceType,
+                error: cause.clone(),
+                cause,
+            })
         }
     }
 }
@@ -226,7 +231,7 @@ fn pods_metric(
         average(input, pods, scale, average_milli, samples, None, tolerance)
     };
     compute().map_err(|cause| MetricFailure {
-        reason: "FailedGetPodsMetric",
+        reason: Reason::FailedGetPodsMetric,
         error: format!("failed to get pods metric value: {cause}"),
         cause,
     })
@@ -275,12 +280,12 @@ fn resource(
     };
     cause.map_err(|cause| match container {
         None => MetricFailure {
-            reason: "FailedGetResourceMetric",
+            reason: Reason::FailedGetResourceMetric,
             error: format!("failed to get {name} resource metric value: {cause}"),
             cause,
         },
         Some(container) => MetricFailure {
-            reason: "FailedGetContainerResourceMetric",
+            reason: Reason::FailedGetContainerResourceMetric,
             error: format!("failed to get {container} container metric value: {cause}"),
             cause,
         },

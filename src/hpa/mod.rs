@@ -16,6 +16,7 @@ mod input;
 mod metric;
 mod normalize;
 mod options;
+mod reason;
 mod replica_calculator;
 mod requests;
 pub mod schedule;
@@ -36,6 +37,7 @@ pub use input::{
 };
 pub use normalize::{allowed, eased, release};
 pub use options::{MetricFallback, MetricOptions, OnEmpty, OnError, WarmUp};
+pub use reason::Reason;
 pub use requests::{PodContainer, Requests, ResourceList};
 pub use spec::{
     Metric, MetricId, MetricSource, MetricSpecs, ObjectRef, ResourceTarget, ScalarTarget, Spec,

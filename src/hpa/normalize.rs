@@ -5,6 +5,7 @@ use super::behavior::{Behavior, Policy, PolicyKind, ScalingRules, SelectPolicy};
 use super::decision::Direction;
 use super::history::{Recommendation, ScalingHistory, change_within};
 use super::input::Input;
+use super::reason::Reason;
 use super::spec::Spec;
 use super::status::{ConditionKind, Status};
 use super::trace::{Step, Trace};
@@ -14,15 +15,11 @@ use std::time::Duration;
 /// The replicas after a limit, and the limit's condition.
 struct Limited {
     replicas: i32,
-    reason: &'static str,
+    reason: Reason,
     message: &'static str,
 }
 
-/// The reasons of a limit by the rate of changes.
-const UP_LIMIT: &str = "ScaleUpLimit";
-const DOWN_LIMIT: &str = "ScaleDownLimit";
-const WITHIN_RANGE: (&str, &str) =
-    ("DesiredWithinRange", "the desired count is within the acceptable range");
+const WITHIN_RANGE: &str = "the desired count is within the acceptable range";
 const LOWERED: &str =
     "recent recommendations were lower than current one, applying the lowest recent recommendation";
 const RAISED: &str = "recent recommendations were higher than current one, applying the highest recent recommendation";
@@ -45,7 +42,7 @@ pub(super) fn normalize(
         status.set(
             ConditionKind::AbleToScale,
             true,
-            "ReadyForNewScale",
+            Reason::ReadyForNewScale,
             format_args!("{message}"),
             input.context.now,
         );
@@ -63,7 +60,7 @@ pub(super) fn normalize(
         Some(behavior) => limit_by_policies(input, behavior, history, current, stabilized),
     };
     if limited.replicas != stabilized {
-        trace.step(Step::Limited { replicas: limited.replicas, by: limited.reason });
+        trace.step(Step::Limited { replicas: limited.replicas, by: limited.reason.as_str() });
     }
     status.set(
         ConditionKind::ScalingLimited,
@@ -89,11 +86,10 @@ pub(super) fn removable(input: &Input<'_>, history: &ScalingHistory, current: i3
 /// The direction in which the rate of changes limited the decision that has just set this status.
 pub(super) fn rate_limited(status: &Status) -> Option<Direction> {
     let limit = status.condition(ConditionKind::ScalingLimited).filter(|limit| limit.status)?;
-    match &*limit.reason {
-        UP_LIMIT => Some(Direction::Up),
-        DOWN_LIMIT => Some(Direction::Down),
-        _ => None,
-    }
+    let directions =
+        [(Reason::ScaleUpLimit, Direction::Up), (Reason::ScaleDownLimit, Direction::Down)];
+    let of = |(reason, direction)| (limit.reason == reason).then_some(direction);
+    directions.into_iter().find_map(of)
 }
 
 /// The most steps in which [`release`] looks for a time, each for a change and a policy.
@@ -213,7 +209,7 @@ fn stabilize(
     history: &mut ScalingHistory,
     proposed: i32,
     trace: &mut impl Trace,
-) -> (i32, &'static str, &'static str) {
+) -> (i32, Reason, &'static str) {
     let [_, window] = input.context.windows();
     let cutoff = input.context.now - window;
     let (mut highest, mut outdated) = (proposed, None);
@@ -232,7 +228,7 @@ fn stabilize(
             recommended_at: last_that(history, holds),
         });
     }
-    (highest, "ScaleDownStabilized", RAISED)
+    (highest, Reason::ScaleDownStabilized, RAISED)
 }
 
 /// With `behavior`: the current scale, raised to the lowest recommendation of the scale-up window, and
@@ -243,7 +239,7 @@ fn stabilize_both_ways(
     current: i32,
     proposed: i32,
     trace: &mut impl Trace,
-) -> (i32, &'static str, &'static str) {
+) -> (i32, Reason, &'static str) {
     let [up_cutoff, down_cutoff] = input.context.windows().map(|window| input.context.now - window);
     let (mut lowest, mut highest) = (proposed, proposed);
     let mut outdated = None;
@@ -270,9 +266,9 @@ fn stabilize_both_ways(
         trace.step(Step::Stabilized { replicas: stabilized, recommended_at });
     }
     if proposed >= current {
-        (stabilized, "ScaleUpStabilized", LOWERED)
+        (stabilized, Reason::ScaleUpStabilized, LOWERED)
     } else {
-        (stabilized, "ScaleDownStabilized", RAISED)
+        (stabilized, Reason::ScaleDownStabilized, RAISED)
     }
 }
 
@@ -325,7 +321,7 @@ fn limit_by_policies(
             if desired < allowed {
                 return Limited {
                     replicas: allowed,
-                    reason: DOWN_LIMIT,
+                    reason: Reason::ScaleDownLimit,
                     message: "the desired replica count is decreasing faster than the maximum scale rate",
                 };
             }
@@ -337,24 +333,24 @@ fn limit_by_policies(
 }
 
 fn within_range(replicas: i32) -> Limited {
-    Limited { replicas, reason: WITHIN_RANGE.0, message: WITHIN_RANGE.1 }
+    Limited { replicas, reason: Reason::DesiredWithinRange, message: WITHIN_RANGE }
 }
 
 fn too_few(min_replicas: i32) -> Limited {
     Limited {
         replicas: min_replicas,
-        reason: "TooFewReplicas",
+        reason: Reason::TooFewReplicas,
         message: "the desired replica count is less than the minimum replica count",
     }
 }
 
-fn highest_allowed(max_replicas: i32, fastest: i32) -> (i32, &'static str, &'static str) {
+fn highest_allowed(max_replicas: i32, fastest: i32) -> (i32, Reason, &'static str) {
     if max_replicas > fastest {
         let message = "the desired replica count is increasing faster than the maximum scale rate";
-        (fastest, UP_LIMIT, message)
+        (fastest, Reason::ScaleUpLimit, message)
     } else {
         let message = "the desired replica count is more than the maximum replica count";
-        (max_replicas, "TooManyReplicas", message)
+        (max_replicas, Reason::TooManyReplicas, message)
     }
 }
 

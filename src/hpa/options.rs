@@ -1,5 +1,6 @@
 //! What an Autoscaler may say of a metric beyond `autoscaling/v2`.
 
+use super::reason::Reason;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -51,11 +52,11 @@ pub(super) enum StandIn {
 
 impl StandIn {
     /// It as one word, for conditions.
-    pub const fn reason(self) -> &'static str {
+    pub const fn reason(self) -> Reason {
         match self {
-            Self::Fallback(_) => "MetricFallback",
-            Self::Hold => "OnErrorHold",
-            Self::Ignore => "OnErrorIgnore",
+            Self::Fallback(_) => Reason::MetricFallback,
+            Self::Hold => Reason::OnErrorHold,
+            Self::Ignore => Reason::OnErrorIgnore,
         }
     }
 }

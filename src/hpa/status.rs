@@ -1,7 +1,9 @@
 //! The autoscaler's status: conditions, replicas and current metrics.
 
+use super::reason::Reason;
 use super::schedule::Moment;
 use super::spec::{MetricId, MetricSource, MetricSpecs};
+use crate::api_names::api_names;
 use crate::intern::Interner;
 use crate::k8s::Quantity;
 use crate::time::UnixMillis;
@@ -63,70 +65,40 @@ pub enum Current {
     Utilization(i32, i64),
 }
 
-/// The type of a condition.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConditionKind {
-    /// Whether the scale can be read and written.
-    AbleToScale,
-    /// Whether replicas are computed from metrics.
-    ScalingActive,
-    /// Whether a limit kept the replicas from the proposal of the metrics.
-    ScalingLimited,
-    /// Whether the autoscaler itself scaled the workload to zero.
-    ScaledToZero,
-    /// Whether the metrics failed for so long that the fallback applies, or something stands for one that failed
-    /// (Autoscalers only).
-    FallbackActive,
-    /// Whether the autoscaler is paused (Autoscalers only).
-    Paused,
-    /// Whether decisions are only shown (Autoscalers only).
-    Preview,
-    /// Whether decisions can be made, or none are to be (Autoscalers only).
-    Ready,
-    /// Whether an administrator has stopped all writes to scales.
-    Frozen,
-    /// Whether a metric of unknown type is read as a gauge
-    /// (Autoscalers only).
-    MetricTypeUnknown,
-    /// Whether the configuration around the autoscaler is probably a mistake (Autoscalers only).
-    ConfigurationWarning,
+api_names! {
+    /// The type of a condition.
+    pub enum ConditionKind {
+        /// Whether the scale can be read and written.
+        AbleToScale,
+        /// Whether replicas are computed from metrics.
+        ScalingActive,
+        /// Whether a limit kept the replicas from the proposal of the metrics.
+        ScalingLimited,
+        /// Whether the autoscaler itself scaled the workload to zero.
+        ScaledToZero,
+        /// Whether the metrics failed for so long that the fallback applies, or something stands for one that failed
+        /// (Autoscalers only).
+        FallbackActive,
+        /// Whether the autoscaler is paused (Autoscalers only).
+        Paused,
+        /// Whether decisions are only shown (Autoscalers only).
+        Preview,
+        /// Whether decisions can be made, or none are to be (Autoscalers only).
+        Ready,
+        /// Whether an administrator has stopped all writes to scales.
+        Frozen,
+        /// Whether a metric of unknown type is read as a gauge
+        /// (Autoscalers only).
+        MetricTypeUnknown,
+        /// Whether the configuration around the autoscaler is probably a mistake (Autoscalers only).
+        ConfigurationWarning,
+    }
 }
 
 impl ConditionKind {
-    /// Its name in the API.
-    pub const fn as_str(self) -> &'static str {
-        match self {
-            Self::AbleToScale => "AbleToScale",
-            Self::ScalingActive => "ScalingActive",
-            Self::ScalingLimited => "ScalingLimited",
-            Self::ScaledToZero => "ScaledToZero",
-            Self::FallbackActive => "FallbackActive",
-            Self::Paused => "Paused",
-            Self::Preview => "Preview",
-            Self::Ready => "Ready",
-            Self::Frozen => "Frozen",
-            Self::MetricTypeUnknown => "MetricTypeUnknown",
-            Self::ConfigurationWarning => "ConfigurationWarning",
-        }
-    }
-
     /// The type of this name.
     pub fn from_api(name: &str) -> Option<Self> {
-        [
-            Self::AbleToScale,
-            Self::ScalingActive,
-            Self::ScalingLimited,
-            Self::ScaledToZero,
-            Self::FallbackActive,
-            Self::Paused,
-            Self::Preview,
-            Self::Ready,
-            Self::Frozen,
-            Self::MetricTypeUnknown,
-            Self::ConfigurationWarning,
-        ]
-        .into_iter()
-        .find(|kind| kind.as_str() == name)
+        Self::ALL.iter().copied().find(|kind| kind.as_str() == name)
     }
 }
 
@@ -180,6 +152,18 @@ impl Status {
         &mut self,
         kind: ConditionKind,
         status: bool,
+        reason: Reason,
+        message: fmt::Arguments<'_>,
+        now: UnixMillis,
+    ) {
+        self.set_as(kind, status, reason.as_str(), message, now);
+    }
+
+    /// The same with the reason of another condition, which another version may have set.
+    pub fn set_as(
+        &mut self,
+        kind: ConditionKind,
+        status: bool,
         reason: &str,
         message: fmt::Arguments<'_>,
         now: UnixMillis,
@@ -205,7 +189,7 @@ impl Status {
     /// Sets a condition that was true to false, so that one can wait for its end.
     pub fn end(&mut self, kind: ConditionKind, message: &str, now: UnixMillis) {
         if self.condition(kind).is_some_and(|condition| condition.status) {
-            self.set(kind, false, "Ended", format_args!("{message}"), now);
+            self.set(kind, false, Reason::Ended, format_args!("{message}"), now);
         }
     }
 

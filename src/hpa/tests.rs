@@ -2,7 +2,7 @@
 
 use super::{
     AlignedSamples, Context, ControllerConfig, Input, MetricFallback, MetricOptions, OnEmpty,
-    OnError, Outcome, Phase, Pod, Ready, Requests, Sample, Samples, Scale, ScalingHistory,
+    OnError, Outcome, Phase, Pod, Ready, Reason, Requests, Sample, Samples, Scale, ScalingHistory,
     Selected, Spec, Status, WarmUp, decide, needs_samples,
 };
 use serde_json::json;
@@ -26,7 +26,7 @@ fn decided(spec: &Spec, replicas: i32, samples: &[Samples<'_>]) -> (i32, bool) {
     let mut status = Status::default();
     if replicas == 0 {
         let kind = super::ConditionKind::ScaledToZero;
-        status.set(kind, true, "ScaledToZero", format_args!(""), 0);
+        status.set(kind, true, Reason::ScaledToZero, format_args!(""), 0);
     }
     let input = Input {
         context,
@@ -160,7 +160,7 @@ fn what_stands_for_a_metric_is_told_before_one_that_is_ignored() {
         };
         let decision = decide(&input, &mut history, &mut status, &mut ());
         let substitute = decision.substitute.unwrap();
-        assert_eq!(substitute.reason, expected);
+        assert_eq!(substitute.reason.as_str(), expected);
         assert_eq!(
             substitute.message.matches(" failed, and ").count(),
             2,

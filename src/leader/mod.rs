@@ -27,5 +27,7 @@ pub use elector::LeaderElector;
 use fencing::WriteRefused;
 pub use fencing::{FencingToken, is_indeterminate};
 pub use freeze::Freeze;
+#[cfg(test)]
+pub use recorder::LeaseEvent;
 pub use settings::{ElectionSettings, NAME_LABEL, REQUEST_TIMEOUT};
 pub use state::LeaderAddress;

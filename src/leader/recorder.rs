@@ -1,6 +1,7 @@
 //! Events about the Lease: the leader, and the freeze.
 
 use super::settings::{ElectionSettings, REQUEST_TIMEOUT};
+use crate::api_names::api_names;
 use crate::clock::Clock;
 use crate::kube_error::worded;
 use crate::supervise::Spawner;
@@ -9,6 +10,18 @@ use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{ObjectMeta, PostParams};
 use kube::{Api, Client};
+
+api_names! {
+    /// The reason of an event about the Lease.
+    pub enum LeaseEvent {
+        /// A replica became leader, or stopped leading.
+        LeaderElection,
+        /// All scales were frozen.
+        Frozen,
+        /// They are no longer.
+        Thawed,
+    }
+}
 
 /// Records events about the Lease in the background: the election waits for none of them.
 pub struct EventRecorder {
@@ -31,7 +44,7 @@ impl EventRecorder {
     }
 
     /// Records an event. A failure is only logged.
-    pub fn record(&self, lease: &Lease, reason: &'static str, message: String) {
+    pub fn record(&self, lease: &Lease, reason: LeaseEvent, message: String) {
         let event = self.event(lease, reason, message);
         let api = self.api.clone();
         self.spawner.spawn(async move {
@@ -41,15 +54,15 @@ impl EventRecorder {
             match created {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => {
-                    tracing::warn!(reason, error = %worded(&error), "Failed to record event");
+                    tracing::warn!(reason = reason.as_str(), error = %worded(&error), "Failed to record event");
                 }
-                Err(_) => tracing::warn!(reason, "Timed out recording event"),
+                Err(_) => tracing::warn!(reason = reason.as_str(), "Timed out recording event"),
             }
         });
     }
 
     /// An event as client-go's leader election records it.
-    fn event(&self, lease: &Lease, reason: &'static str, message: String) -> Event {
+    fn event(&self, lease: &Lease, reason: LeaseEvent, message: String) -> Event {
         let now = self.clock.wall_timestamp();
         let about = &lease.metadata;
         let name = about.name.clone().unwrap_or_default();
@@ -68,7 +81,7 @@ impl EventRecorder {
                 ..ObjectReference::default()
             },
             type_: Some("Normal".to_owned()),
-            reason: Some(reason.to_owned()),
+            reason: Some(reason.as_str().to_owned()),
             message: Some(message),
             source: Some(EventSource {
                 component: Some("plimsoll".to_owned()),

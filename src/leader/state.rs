@@ -2,7 +2,7 @@
 
 use super::freeze::Freeze;
 use super::in_flight::InFlight;
-use super::recorder::EventRecorder;
+use super::recorder::{EventRecorder, LeaseEvent};
 use super::settings::{ElectionSettings, REQUEST_TIMEOUT};
 use crate::clock::Clock;
 use crate::supervise::Spawner;
@@ -185,7 +185,7 @@ impl LeaderState {
         self.metrics.renewed(self.clock.wall());
         if same.is_none() {
             tracing::info!(term = transitions, "Became leader");
-            self.record(lease, "LeaderElection", "became leader");
+            self.record(lease, LeaseEvent::LeaderElection, "became leader");
             self.metrics.became_leader();
             self.changes.send_modify(|changes| *changes += 1);
         }
@@ -198,7 +198,7 @@ impl LeaderState {
         }
         tracing::warn!("Stopped leading");
         if let Some(lease) = lease {
-            self.record(lease, "LeaderElection", "stopped leading");
+            self.record(lease, LeaseEvent::LeaderElection, "stopped leading");
         }
         self.changes.send_modify(|changes| *changes += 1);
     }
@@ -246,16 +246,16 @@ impl LeaderState {
         if self.is_leading() {
             match &now {
                 Some(freeze) => {
-                    self.record(lease, "Frozen", &format!("froze all scales: {freeze}"))
+                    self.record(lease, LeaseEvent::Frozen, &format!("froze all scales: {freeze}"))
                 }
-                None => self.record(lease, "Thawed", "scales are no longer frozen"),
+                None => self.record(lease, LeaseEvent::Thawed, "scales are no longer frozen"),
             }
         }
         self.changes.send_modify(|changes| *changes += 1);
     }
 
     /// Records an event about the Lease.
-    fn record(&self, lease: &Lease, reason: &'static str, what: &str) {
+    fn record(&self, lease: &Lease, reason: LeaseEvent, what: &str) {
         let message = format!("{} {what}", self.settings.identity);
         self.recorder.record(lease, reason, message);
     }

@@ -13,9 +13,6 @@ use crate::hpa::{
 use crate::time::UnixMillis;
 use std::sync::Arc;
 
-/// The reason of the condition `FallbackActive` while the fallback of the whole stands for the metrics.
-pub const METRICS_FAILED: &str = "MetricsFailed";
-
 /// A decision, and what came of it.
 pub struct Facts<'a> {
     /// The spec and its bounds then.
@@ -194,7 +191,7 @@ pub fn entry(
     let last = steps(&mut entry, facts, history, trace, current);
     let is_fallback = status
         .condition(ConditionKind::FallbackActive)
-        .is_some_and(|one| one.status && one.reason == METRICS_FAILED);
+        .is_some_and(|one| one.status && one.reason == hpa::Reason::MetricsFailed);
     if decision.outcome == Outcome::Failed && facts.wanted.is_none() {
         entry.message = decision.error.as_deref().map(|error| bounded(error).into());
         entry.reason = match decision.metrics_failed {
@@ -211,7 +208,7 @@ pub fn entry(
         return entry;
     }
     let desired = match (decision.held_back, facts.wanted) {
-        (Some((reason, _)), _) if constraint_of(reason).is_some() => current,
+        (Some((reason, _)), _) if constraint_of(reason.as_str()).is_some() => current,
         (_, Some(wanted)) => wanted,
         (_, None) => current,
     };
@@ -345,7 +342,7 @@ fn steps(
         last = after;
     }
     if let Some((reason, to)) = decision.held_back
-        && let Some(kind) = constraint_of(reason)
+        && let Some(kind) = constraint_of(reason.as_str())
     {
         if last != to {
             let step = Constraint { kind: least, before: last, after: to, until: None };
@@ -372,8 +369,8 @@ pub fn constraint_of(reason: &str) -> Option<ConstraintKind> {
 fn carried(facts: &Facts<'_>, current: i32, reason: Reason) -> (CarriedOut, Reason) {
     let Facts { decision, .. } = facts;
     match (decision.held_back, &decision.outcome) {
-        (Some(("PreviewBySpec", _)), _) => (CarriedOut::Preview, Reason::Observed),
-        (Some((reason, _)), _) if constraint_of(reason).is_none() => {
+        (Some((hpa::Reason::PreviewBySpec, _)), _) => (CarriedOut::Preview, Reason::Observed),
+        (Some((reason, _)), _) if constraint_of(reason.as_str()).is_none() => {
             (CarriedOut::Frozen, Reason::Frozen)
         }
         _ if facts.observed.is_some() => match facts.wanted.is_some_and(|wanted| wanted != current)

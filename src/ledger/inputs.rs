@@ -3,8 +3,8 @@
 use crate::hpa::schedule::{self, ScheduleSpec};
 use crate::hpa::{
     self, ConditionKind, Context, ControllerConfig, Input, Metric, Phase, Pod, PodSamples, Ready,
-    RecordedTrace, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
-    UnselectedSamples,
+    Reason, RecordedTrace, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec,
+    Status, UnselectedSamples,
 };
 use crate::time::UnixMillis;
 use serde::{Deserialize, Serialize};
@@ -176,7 +176,7 @@ impl LoggedInputs {
         }
         if self.scaled_to_zero {
             let text = format_args!("");
-            status.set(ConditionKind::ScaledToZero, true, "ScaledToZero", text, self.now);
+            status.set(ConditionKind::ScaledToZero, true, Reason::ScaledToZero, text, self.now);
         }
         let selected = match &self.pods {
             LoggedPods::Selected(pods) => pods.as_slice(),

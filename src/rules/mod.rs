@@ -23,6 +23,8 @@ pub use compile::{
 pub use failure::RuleQueryError;
 #[cfg(test)]
 pub use listing::UNKNOWN_NAME_BYTES;
+#[cfg(test)]
+pub use metric_rules::StandingReason;
 pub use metric_rules::{MetricRules, Standing, check as check_metric_rule};
 pub use objects::{Names, pod_info};
 pub use registry::ObjectMetric;

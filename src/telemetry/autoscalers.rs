@@ -280,7 +280,7 @@ mod tests {
     use super::*;
     use crate::crd::AutoscalerStatus;
     use crate::hpa::ConditionKind::{AbleToScale, ScalingActive};
-    use crate::hpa::Status;
+    use crate::hpa::{Reason, Status};
     use crate::telemetry::Metrics;
     use crate::watch::read_autoscaler;
     use serde_json::json;
@@ -321,7 +321,7 @@ mod tests {
             let status = serde_json::from_value(status).expect("a status");
             let mut said = Status::default();
             for (kind, is_true) in [(AbleToScale, true), (ScalingActive, false)] {
-                said.set(kind, is_true, "A", format_args!(""), 0);
+                said.set(kind, is_true, Reason::ReadyForNewScale, format_args!(""), 0);
             }
             live.set(&AutoscalerRef::autoscaler(key), status, &said.conditions);
         }

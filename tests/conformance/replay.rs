@@ -257,7 +257,7 @@ pub fn replay(scenario: &Scenario) -> Vec<Value> {
         let mut events: Vec<Value> = Vec::new();
         let event = |kind: &str, reason: &str, message: &str| json!({"type": kind, "reason": reason, "message": message});
         for e in &decision.events {
-            events.push(event(e.kind.as_str(), e.reason, &e.message));
+            events.push(event(e.kind.as_str(), e.reason.as_str(), &e.message));
         }
         if next != status {
             match &tick.update_status_error {
@@ -269,7 +269,7 @@ pub fn replay(scenario: &Scenario) -> Vec<Value> {
             }
         }
         if let Some(e) = &decision.late_event {
-            events.push(event(e.kind.as_str(), e.reason, &e.message));
+            events.push(event(e.kind.as_str(), e.reason.as_str(), &e.message));
         }
         if !events.is_empty() {
             out.insert("events".into(), events.into());

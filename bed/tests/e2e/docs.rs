@@ -31,12 +31,28 @@ fn the_commands_of_every_page_print_what_the_page_shows() {
         // The Service points at the process; the upgrade recreates it.
         cluster.kubectl(&["-n", "plimsoll", "delete", "service", "plimsoll"]).await;
         commands += page("upgrade-and-uninstall.md").await;
-        // Every page with commands was run, but for one that is run on a real node.
+        // Every page with commands was run, but for those that are run on a real node.
+        let on_node = ["moving-from-prometheus-adapter.md", "quickstart.md"];
         let pages = std::fs::read_dir(root().join("docs")).expect("docs").flatten();
-        let pages = pages.filter(|page| page.file_name() != "moving-from-prometheus-adapter.md");
+        let pages = pages.filter(|page| !on_node.iter().any(|name| page.file_name() == *name));
         let texts = pages.filter_map(|page| std::fs::read_to_string(page.path()).ok());
         assert_eq!(commands, texts.map(|text| steps(&text).len()).sum::<usize>());
     });
+}
+
+#[test]
+fn the_quickstart_has_the_same_commands_and_output_in_chinese() {
+    let blocks = |page: &str| {
+        let text = std::fs::read_to_string(root().join("docs").join(page)).expect("a page");
+        // Those of files have comments in their language.
+        let blocks = text.split("\n```").skip(1).step_by(2).map(str::to_owned);
+        blocks
+            .filter(|block| block.starts_with("console") || block.starts_with("shell"))
+            .collect::<Vec<_>>()
+    };
+    let english = blocks("quickstart.md");
+    assert!(english.len() > 10, "{english:?}");
+    assert_eq!(blocks("zh/quickstart.md"), english);
 }
 
 #[test]

@@ -24,11 +24,17 @@ pub const PAUSE: &str = IMAGES[0].0;
 
 /// Writes the archives of the images into a folder, and returns their paths.
 pub fn write(parts: &Path, folder: &Path) -> Vec<PathBuf> {
-    IMAGES.iter().map(|image| write_one(parts, folder, image)).collect()
+    IMAGES.iter().map(|image| write_one(parts, folder, image, &[])).collect()
 }
 
-/// Writes the archive of an image that has a part and is started with these arguments. Returns its path.
-pub fn write_one(parts: &Path, folder: &Path, (name, program, arguments): &Image) -> PathBuf {
+/// Writes the archive of an image that has a part and is started with these arguments, beside other parts at these
+/// paths. Returns its path.
+pub fn write_one(
+    parts: &Path,
+    folder: &Path,
+    (name, program, arguments): &Image,
+    others: &[(&str, &str)],
+) -> PathBuf {
     let binary = parts.join(program);
     let path = format!("/{program}");
     let definition = Definition {
@@ -37,6 +43,7 @@ pub fn write_one(parts: &Path, folder: &Path, (name, program, arguments): &Image
         ..Definition::default()
     };
     let mut files = vec![file(path, &binary)];
+    files.extend(others.iter().map(|(path, part)| file((*path).to_owned(), &parts.join(part))));
     files.extend(libraries(&binary).into_iter().map(|path| file(path.clone(), Path::new(&path))));
     let archive = Archive {
         name,

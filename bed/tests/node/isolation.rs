@@ -35,8 +35,8 @@ const PROXIES: [&str; 6] =
 pub struct Needs {
     /// Packages of the machine that are missing, which are installed.
     pub packages: bool,
-    /// KEDA.
-    pub keda: bool,
+    /// Parts that only some tests need.
+    pub parts: Vec<&'static str>,
     /// The image and the chart of before.
     pub old_image: bool,
 }
@@ -123,8 +123,8 @@ fn run_inside(needs: &Needs) -> Result<ExitCode, String> {
     for name in abandoned() {
         remove(&name);
     }
-    if needs.keda {
-        parts(&["keda", "keda-adapter"]);
+    if !needs.parts.is_empty() {
+        parts(&needs.parts);
     }
     let parts = parts(&["node"]);
     assert!(std::env::var_os(IMAGE).is_some() || make("image"), "no image");

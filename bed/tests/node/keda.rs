@@ -110,7 +110,7 @@ pub fn replaced(node: &'static Node) {
         let parts = &node.cluster.parts;
         assert!(parts.join("keda").exists(), "no KEDA: `bed/build keda keda-adapter`");
         for (image, _) in &IMAGES {
-            import(&node.cluster, &write_one(parts, &folder(), image)).await;
+            import(&node.cluster, &write_one(parts, &folder(), image, &[])).await;
         }
         let pages = Pages::new(&node.cluster);
         for name in ["plimsoll", "kubectl-plimsoll"] {

@@ -20,6 +20,7 @@ mod load;
 mod machine;
 mod node;
 mod processes;
+mod quickstart;
 mod rollout;
 mod scaling;
 mod upgrade;
@@ -46,7 +47,7 @@ const TESTS: [(&str, Test); 9] = [
 ];
 
 /// Those that `make test-all` and `make test-node` run, too.
-const LONG: [(&str, Test); 9] = [
+const LONG: [(&str, Test); 10] = [
     ("usage::cpu_scales_as_by_kube_controller_manager", usage::cpu),
     ("certificates::a_new_certificate_in_the_secret_is_served", certificates::secret),
     ("faults::a_leader_that_runs_out_of_memory_is_replaced", faults::memory),
@@ -54,6 +55,7 @@ const LONG: [(&str, Test); 9] = [
     ("drain::a_drain_moves_the_leader_and_keeps_the_budget", drain::moved),
     ("upgrade::workloads_are_left_alone_by_an_upgrade_and_the_uninstall", upgrade::chart),
     ("adapter::hpas_have_metrics_while_plimsoll_takes_the_place", adapter::replaced),
+    ("quickstart::its_commands_scale_podinfo_up_and_down", quickstart::followed),
     ("keda::replicas_stay_while_plimsoll_takes_the_place", keda::replaced),
     ("certificates::the_token_of_the_service_account_is_renewed", certificates::token),
 ];
@@ -82,8 +84,10 @@ fn main() -> ExitCode {
         let left_out = |trial| arguments.is_ignored(trial) || arguments.is_filtered_out(trial);
         !trials.iter().filter(here).all(left_out)
     };
+    let parts = [("keda::", ["keda", "keda-adapter"]), ("quickstart::", ["podinfo", "podcli"])];
+    let parts = parts.into_iter().filter(|(module, _)| runs(module)).flat_map(|(_, parts)| parts);
     let needs =
-        Needs { packages: demo || required, keda: runs("keda::"), old_image: runs("upgrade::") };
+        Needs { packages: demo || required, parts: parts.collect(), old_image: runs("upgrade::") };
     match Isolated::enter(&needs) {
         Ok(Isolated::Inside) if demo => match demo::tell(!variable("KEEP").is_empty()) {
             Ok(()) => ExitCode::SUCCESS,

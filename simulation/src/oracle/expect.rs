@@ -6,8 +6,8 @@ use crate::plan::Millis;
 use plimsoll::crd::AutoscalerSpec;
 use plimsoll::hpa::{
     self, AlignedSamples, ConditionKind, Context, ControllerConfig, Input, MetricSource, Outcome,
-    Phase, PodContainer, Ready, Recommendation, RecordedTrace, Requests, ResourceList, Sample,
-    Samples, Scale, ScaleEvent, ScalingHistory, Selected, Spec, Status,
+    Phase, PodContainer, Ready, Reason, Recommendation, RecordedTrace, Requests, ResourceList,
+    Sample, Samples, Scale, ScaleEvent, ScalingHistory, Selected, Spec, Status,
 };
 use plimsoll::k8s::Quantity;
 use serde_json::{Value, json};
@@ -202,7 +202,7 @@ pub fn propose(view: &View<'_>) -> Option<i32> {
 fn slept(slept: bool, now: i64) -> Status {
     let mut status = Status::default();
     if slept {
-        status.set(ConditionKind::ScaledToZero, true, "ScaledToZero", format_args!(""), now);
+        status.set(ConditionKind::ScaledToZero, true, Reason::ScaledToZero, format_args!(""), now);
     }
     status
 }

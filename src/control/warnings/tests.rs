@@ -30,9 +30,9 @@ fn who_writes_the_replicas_is_named_until_an_hour_after_the_last_time() {
     assert!(warnings.is_lookup_due(1));
     assert!(warnings.note_write(change(5, 2), argo(), at(1)));
     let event = warnings.take_event().expect("an event");
-    assert_eq!((event.reason, warnings.take_event()), (REPLICAS_WRITTEN, None));
+    assert_eq!((event.reason, warnings.take_event()), (Reason::ReplicasWrittenByOthers, None));
     let (is_true, reason, message) = shown(&mut warnings, &mut status, 1).expect("a condition");
-    assert!(is_true && reason == REPLICAS_WRITTEN);
+    assert!(is_true && reason == Reason::ReplicasWrittenByOthers);
     let start = "field manager \"argocd-controller\" (Apply) changed spec.replicas from 5 to 2: ";
     assert!(message.starts_with(start) && message.contains("ignoreDifferences"), "{message}");
     assert_eq!(event.message, message);
@@ -71,7 +71,7 @@ fn a_writer_without_field_managers_is_another_client_and_an_owner_by_hand_is_tol
 fn what_another_replica_found_stays_for_an_hour() {
     let (mut warnings, mut status) = (Warnings::default(), Status::default());
     let text = format_args!("found before");
-    status.set(ConditionKind::ConfigurationWarning, true, QUERY_EMPTY, text, 0);
+    status.set(ConditionKind::ConfigurationWarning, true, Reason::QueryWasEmpty, text, 0);
     for (now, stays) in [(5, true), (5 + HOUR, true), (6 + HOUR, false)] {
         assert_eq!(shown(&mut warnings, &mut status, now).unwrap().0, stays, "{now}");
     }
@@ -103,7 +103,7 @@ fn a_query_that_had_series_and_then_none_is_a_warning_unless_on_empty_says_what_
         let found = note(3, Some(true));
         assert_eq!(found.is_some(), warns, "{on_empty}");
         let Some(found) = found else { continue };
-        assert!(found.status && found.reason == QUERY_EMPTY, "{found:?}");
+        assert!(found.status && found.reason == Reason::QueryWasEmpty, "{found:?}");
         let start = "the query of qps had series and then none, first at 2026-01-01T00:03:00Z";
         assert!(found.message.starts_with(start), "{found:?}");
         // The text says no more, so that the status is not written each time.
@@ -137,7 +137,7 @@ fn a_new_term_leaves_what_another_replica_has_found() {
     assert!(!shown(&mut warnings, &mut status, 2 * HOUR).expect("a condition").0);
     // Meanwhile another replica led.
     let kind = ConditionKind::ConfigurationWarning;
-    status.set(kind, true, REPLICAS_WRITTEN, format_args!("by it"), 0);
+    status.set(kind, true, Reason::ReplicasWrittenByOthers, format_args!("by it"), 0);
     warnings.begin_term();
     assert!(shown(&mut warnings, &mut status, 3 * HOUR).expect("a condition").0);
     assert!(!shown(&mut warnings, &mut status, 5 * HOUR).expect("a condition").0);
@@ -177,7 +177,7 @@ fn rollouts_that_are_not_seen_are_warned_of_until_the_spec_is_another() {
     let (mut warnings, mut status) = (Warnings::default(), Status::default());
     warnings.note_unseen(Some("Rollout"));
     let (is_true, reason, message) = shown(&mut warnings, &mut status, 0).expect("a condition");
-    assert!(is_true && reason == ROLLOUTS_NOT_SEEN, "{reason}");
+    assert!(is_true && reason == Reason::RolloutsNotSeen, "{reason}");
     assert!(message.starts_with("rollouts has no effect: those of a Rollout"), "{message}");
     assert!(shown(&mut warnings, &mut status, 2 * HOUR).expect("a condition").0);
     warnings.note_unseen(None);

@@ -10,4 +10,6 @@ mod standing;
 
 pub use compiled::{Source, check};
 pub use service::{Dependencies, MetricRules};
+#[cfg(test)]
+pub use standing::Reason as StandingReason;
 pub use standing::Standing;

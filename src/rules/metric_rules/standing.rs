@@ -1,5 +1,6 @@
 //! How a MetricRule stands: what it serves, or why not.
 
+use crate::api_names::api_names;
 use crate::crd::MetricRuleStatus;
 use crate::prometheus::shortened;
 use crate::time::UnixMillis;
@@ -9,25 +10,26 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{Condition, Time};
 /// The most bytes of a message.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// Why a rule serves all of its metrics, or not.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
-    /// All of its metrics are served.
-    Served,
-    /// The spec is invalid.
-    Invalid,
-    /// The namespace has too many rules.
-    TooManyRules,
-    /// Its series could not be listed.
-    ListingFailed,
-    /// It selects no series.
-    NoSeries,
-    /// None of its series is a metric of an object.
-    NoMetrics,
-    /// It has too many metrics.
-    TooManyMetrics,
-    /// Another rule serves one of its metrics.
-    Conflict,
+api_names! {
+    /// Why a rule serves all of its metrics, or not.
+    pub enum Reason {
+        /// All of its metrics are served.
+        Served,
+        /// The spec is invalid.
+        Invalid,
+        /// The namespace has too many rules.
+        TooManyRules,
+        /// Its series could not be listed.
+        ListingFailed,
+        /// It selects no series.
+        NoSeries,
+        /// None of its series is a metric of an object.
+        NoMetrics,
+        /// It has too many metrics.
+        TooManyMetrics,
+        /// Another rule serves one of its metrics.
+        Conflict,
+    }
 }
 
 /// How a MetricRule stands.
@@ -50,7 +52,7 @@ pub struct Standing {
 impl Standing {
     /// The status that says so, at a time. Where the condition has not changed, it is as old as in `before`.
     pub fn status(&self, before: &MetricRuleStatus, now: UnixMillis) -> MetricRuleStatus {
-        let (ready, reason) = (self.reason == Reason::Served, format!("{:?}", self.reason));
+        let (ready, reason) = (self.reason == Reason::Served, self.reason.as_str().to_owned());
         let status = if ready { "True" } else { "False" };
         let known = before.conditions.iter().flatten().find(|known| known.type_ == "Ready");
         let since = known.filter(|known| known.status == status);

@@ -5,7 +5,8 @@ use super::super::{Account, Changes, Subject, story};
 use super::NOW;
 use crate::hpa::{
     self, AlignedSamples, Context, ControllerConfig, Input, MetricSource, Outcome, Phase, Pod,
-    PodContainer, Ready, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec, Status,
+    PodContainer, Ready, Reason, Requests, Sample, Samples, Scale, ScalingHistory, Selected, Spec,
+    Status,
 };
 use crate::ledger::account::{self, Facts};
 use crate::ledger::api::Decision;
@@ -210,10 +211,13 @@ impl Workload {
         if let Outcome::Rescale { from, to, .. } = decision.outcome {
             wanted = Some(to);
             let held = match self.done {
-                Done::Frozen => Some("FrozenByAdministrator"),
-                Done::Preview => Some("PreviewBySpec"),
+                Done::Frozen => Some(Reason::FrozenByAdministrator),
+                Done::Preview => Some(Reason::PreviewBySpec),
                 Done::Observed | Done::Written | Done::WriteFails => {
-                    self.holds[usize::from(to < from)]
+                    let held = self.holds[usize::from(to < from)];
+                    held.and_then(|name| {
+                        Reason::ALL.iter().copied().find(|one| one.as_str() == name)
+                    })
                 }
             };
             if let Some(reason) = held {
@@ -235,7 +239,7 @@ impl Workload {
         if let Some(fallback) = fallback {
             let kind = hpa::ConditionKind::FallbackActive;
             let why = format_args!("metrics fail");
-            status.set(kind, true, "MetricsFailed", why, self.now);
+            status.set(kind, true, Reason::MetricsFailed, why, self.now);
             self.replicas = self.replicas.max(fallback);
         }
         let is_observed = self.done == Done::Observed;

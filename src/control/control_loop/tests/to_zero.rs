@@ -198,7 +198,7 @@ async fn an_indeterminate_scale_up_from_zero_resolves_the_condition() {
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     let kind = ConditionKind::ScaledToZero;
-    state.status.set(kind, true, "ScaledToZero", format_args!("it was"), 0);
+    state.status.set(kind, true, hpa::Reason::ScaledToZero, format_args!("it was"), 0);
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     show_replicas(&control, 3);
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
@@ -216,7 +216,7 @@ async fn a_fallback_is_a_change_after_a_scale_to_zero() {
     let mut state = AutoscalerState::default();
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     let kind = ConditionKind::ScaledToZero;
-    state.status.set(kind, true, "ScaledToZero", format_args!("it was"), 0);
+    state.status.set(kind, true, hpa::Reason::ScaledToZero, format_args!("it was"), 0);
     tokio::time::advance(Duration::from_secs(15)).await;
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
     assert_eq!(state.status.desired_replicas, 5);
@@ -384,7 +384,7 @@ async fn a_pending_scale_to_zero_is_resolved_while_scales_are_frozen() {
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
     // As it is recorded before the scale is written.
     let kind = ConditionKind::ScaledToZero;
-    state.status.set(kind, true, "ScalingToZero", format_args!("it is being scaled"), 0);
+    state.status.set(kind, true, hpa::Reason::ScalingToZero, format_args!("it is being scaled"), 0);
     state.zero_pending_since = Some(control.ctx.clock.elapsed() - 31_000);
     fake::freeze(&control.ctx.leader);
     assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Held);
