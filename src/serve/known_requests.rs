@@ -95,7 +95,7 @@ impl Default for KnownRequests {
 
 impl Asked {
     /// Whether it can be told if the request would ask for the same again.
-    fn may_be_kept(&self) -> bool {
+    pub fn may_be_kept(&self) -> bool {
         match &self.source {
             Source::Generated(of) => of.pods.may_be_kept() && of.query.may_be_kept(),
             Source::Rule(query) => query.may_be_kept(),
