@@ -271,7 +271,7 @@ impl ApplyContext<'_> {
                 .find(|condition| !condition.status);
             let reason = fault.map_or("Unknown", |condition| &condition.reason);
             ctx.metrics.failed(reason);
-            failure = Some(reason.to_owned());
+            failure = Some(reason.into());
         }
         log(autoscaler, &decision, failure, state);
         let rendered = status::render(&status, context.spec, self.execution.generation);
@@ -351,8 +351,9 @@ fn leave_alone(
             let interval = ctx.settings.status_interval;
             let is_recent =
                 |(at, shown): &(Instant, i32)| at.elapsed() < interval && *shown != from;
-            let shown = state.frozen_shown.filter(is_recent).unwrap_or((Instant::now(), to));
-            state.frozen_shown = Some(shown);
+            let shown = state.frozen_shown.as_deref().copied().filter(is_recent);
+            let shown = shown.unwrap_or((Instant::now(), to));
+            state.frozen_shown = Some(shown.into());
             let wanted = to;
             let (_, to) = shown;
             let text = format_args!("the scale is left at {from}, though {to} are wanted: {why}");
@@ -373,7 +374,7 @@ fn leave_alone(
 fn log(
     autoscaler: &AutoscalerRef,
     decision: &Decision,
-    failure: Option<String>,
+    failure: Option<Box<str>>,
     state: &mut AutoscalerState,
 ) {
     match &decision.outcome {

@@ -36,7 +36,9 @@ pub async fn apply(
     ctx.hpa_counts.set(&autoscaler.key, Some(shadow_status));
     if shadow_status != ShadowStatus::Yes {
         state.queries.clear();
-        state.comparison.reset();
+        if let Some(comparison) = &mut state.comparison {
+            comparison.reset();
+        }
         let _ = ctx.bounded(claim(ctx, autoscaler, record, state)).await;
         return None;
     }
@@ -213,7 +215,8 @@ fn compare(
         would_scale: desired != present,
         failed,
     };
-    if let Some(result) = state.comparison.compare(record, decisions) {
+    let comparison = state.comparison.get_or_insert_default();
+    if let Some(result) = comparison.compare(record, decisions) {
         ctx.metrics.compared(result.as_str());
         if result != ComparisonResult::Agreed {
             let error = decision.error.as_deref();

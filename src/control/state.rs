@@ -19,7 +19,7 @@ use crate::time::UnixMillis;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The state of an autoscaler between evaluations.
+/// The state of an autoscaler between evaluations. There are thousands: what few have is boxed.
 #[derive(Default)]
 pub struct AutoscalerState {
     /// The scaling history, by the clock of this process.
@@ -54,15 +54,15 @@ pub struct AutoscalerState {
     /// The effective minimum and maximum of replicas, once known, if no schedule moves them.
     bounds: Option<(i32, i32)>,
     /// When the status of a frozen autoscaler last got new desired replicas, and which.
-    pub frozen_shown: Option<(Instant, i32)>,
+    pub frozen_shown: Option<Box<(Instant, i32)>>,
     /// Since when fewer pods are known than the scale has replicas.
     pods_missing_since: Option<Instant>,
     /// The comparison with kube-controller-manager, for a native HPA that is observed.
-    pub comparison: Comparison,
+    pub comparison: Option<Box<Comparison>>,
     /// When the selector of an observed HPA's target was read, if its kind is not watched.
     pub selector_read: Option<Instant>,
     /// The reason of the failure that was logged last.
-    pub logged_failure: Option<String>,
+    pub logged_failure: Option<Box<str>>,
     /// Which changes of the scale `history` knows of.
     pub rescales: Rescales,
     /// The change of a fallback whose write was indeterminate, until it is known what came of it.
@@ -186,6 +186,7 @@ impl AutoscalerState {
         if self.history.recommendations.len() > MAX_RECOMMENDATIONS {
             self.history = self.history.essential(at.process, longest_window);
         }
+        self.history.recommendations.shrink_to_fit();
     }
 
     /// Edits the scaling history by the wall clock of a decision.

@@ -34,7 +34,7 @@ pub struct Warnings {
     with_series: Vec<Option<UnixMillis>>,
     gaps: Vec<Gap>,
     /// The kind of a target whose rollouts are not seen, though the spec says what they prevent.
-    unseen: Option<String>,
+    unseen: Option<Box<str>>,
 }
 
 /// A change of the replicas by another writer.
@@ -174,7 +174,7 @@ impl Warnings {
     /// Notes the kind of a target whose rollouts are not seen, though the spec says what they prevent; none of another.
     pub fn note_unseen(&mut self, kind: Option<&str>) {
         if self.unseen.as_deref() != kind {
-            self.unseen = kind.map(str::to_owned);
+            self.unseen = kind.map(Into::into);
         }
     }
 

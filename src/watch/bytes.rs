@@ -86,7 +86,7 @@ fn the_index_takes_few_bytes_of_each_object() {
     });
     println!("a pod {pod}, a workload {workload}, an autoscaler {autoscaler} bytes");
     for (what, bytes, most) in
-        [("pod", pod, 240), ("workload", workload, 400), ("autoscaler", autoscaler, 3_900)]
+        [("pod", pod, 210), ("workload", workload, 300), ("autoscaler", autoscaler, 2_200)]
     {
         assert!(bytes <= most, "{what}: {bytes}");
     }

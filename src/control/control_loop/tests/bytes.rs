@@ -51,6 +51,8 @@ fn the_loop_keeps_few_bytes_of_each_autoscaler() {
     let each = taken.bytes_current / AUTOSCALERS as i64;
     let most = taken.bytes_max / AUTOSCALERS as u64;
     println!("an autoscaler {each} bytes after its first evaluation, {most} during those of all");
-    println!("its state {} of them", size_of::<AutoscalerState>());
-    assert!(each <= 12_000, "{each}");
+    let state = size_of::<AutoscalerState>();
+    println!("its state {state} of them");
+    // The allocator has no size between this one and 1,280.
+    assert!(each <= 3_500 && state <= 1_024, "{each} and {state}");
 }
