@@ -111,7 +111,7 @@ pub struct AutoscalerSpec {
 
     /// behavior has the stabilization windows, policies and tolerances, as in autoscaling/v2.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub behavior: Option<HorizontalPodAutoscalerBehavior>,
+    pub behavior: Option<Box<HorizontalPodAutoscalerBehavior>>,
 
     /// fallback applies when metrics have failed for a while. If not set, the replicas stay as they are. A workload
     /// at zero stays there either way.
@@ -301,7 +301,7 @@ impl AutoscalerSpec {
             min_replicas: Some(self.min_replicas),
             max_replicas: self.max_replicas,
             metrics: self.metrics.clone(),
-            behavior: self.behavior.clone(),
+            behavior: self.behavior.as_deref().cloned(),
         }
     }
 

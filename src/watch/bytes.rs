@@ -84,9 +84,10 @@ fn the_index_takes_few_bytes_of_each_object() {
         let record = read::autoscaler(read_as(&autoscaler(app)), None);
         index.put_autoscaler(key(app, &format!("app-{app}")), record);
     });
+    // What conditions say is shared with other tests, which may make its table grow.
     println!("a pod {pod}, a workload {workload}, an autoscaler {autoscaler} bytes");
     for (what, bytes, most) in
-        [("pod", pod, 210), ("workload", workload, 300), ("autoscaler", autoscaler, 2_200)]
+        [("pod", pod, 210), ("workload", workload, 300), ("autoscaler", autoscaler, 2_400)]
     {
         assert!(bytes <= most, "{what}: {bytes}");
     }

@@ -54,5 +54,5 @@ fn the_loop_keeps_few_bytes_of_each_autoscaler() {
     let state = size_of::<AutoscalerState>();
     println!("its state {state} of them");
     // The allocator has no size between this one and 1,280.
-    assert!(each <= 3_500 && state <= 1_024, "{each} and {state}");
+    assert!(each <= 3_700 && state <= 1_024, "{each} and {state}");
 }
