@@ -125,9 +125,15 @@ pub struct Said {
 
 static ALL_SAID: LazyLock<Mutex<Interner<Said>>> = LazyLock::new(Mutex::default);
 
+/// The longest message that is looked for among those of others: longer ones are of one alone.
+const MAX_SHARED_MESSAGE: usize = 256;
+
 impl Said {
     fn shared(reason: &str, message: String) -> Arc<Self> {
         let said = Self { reason: reason.to_owned(), message };
+        if said.reason.len() + said.message.len() > MAX_SHARED_MESSAGE {
+            return said.into();
+        }
         ALL_SAID.lock().unwrap_or_else(PoisonError::into_inner).intern(said.into())
     }
 }

@@ -48,6 +48,14 @@ pub struct Requirement {
     pub listed: bool,
 }
 
+impl Requirement {
+    /// The approximate memory in bytes.
+    pub fn bytes(&self) -> usize {
+        let values = self.values.iter().map(|value| size_of::<String>() + value.len().max(16));
+        size_of::<Self>() + self.key.len() + values.sum::<usize>()
+    }
+}
+
 /// The operator of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {

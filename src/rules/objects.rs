@@ -66,9 +66,18 @@ impl ObjectLister {
     ) -> Result<Names, RuleQueryError> {
         let known = self.cluster.read(|index| {
             let version = Some(index.pods_version(namespace)?);
-            let selected = index.select(namespace, selector).into_iter();
-            let names = selected.map(|(name, _)| name.to_owned());
-            let names = names.filter(|named| name.is_none_or(|name| name == *named)).collect();
+            let names = match name {
+                Some(name) => {
+                    let pod = index.pod(namespace, name);
+                    let is_selected =
+                        pod.is_some_and(|pod| selector.matches(|key| pod.labels.get(key)));
+                    is_selected.then(|| name.to_owned()).into_iter().collect()
+                }
+                None => {
+                    let selected = index.select(namespace, selector).into_iter();
+                    selected.map(|(name, _)| name.to_owned()).collect()
+                }
+            };
             Some(Names { names, version })
         });
         if let Some(known) = known {

@@ -76,6 +76,10 @@ struct State {
     groups: [Group; 2],
 }
 
+/// The places of the groups.
+const TEMPLATES: usize = 0;
+const USERS: usize = 1;
+
 /// Queries that may share requests.
 struct Group {
     /// Those that wait for others.
@@ -226,7 +230,7 @@ impl Joiner {
                         let _ = member.answer.send(Some(table.map(Arc::new).map_err(Into::into)));
                     }
                 }
-                Err(error) if error.is_about_server() => {
+                Err(error) if is_about_all(&error, &members) => {
                     for member in members {
                         let _ = member.answer.send(Some(Err(error.clone().into())));
                     }
@@ -239,7 +243,7 @@ impl Joiner {
 
     async fn query_joined(&self, members: &[Member]) -> Result<Answer, Error> {
         let texts: Vec<&str> = members.iter().map(|member| member.text.as_str()).collect();
-        let flows = [flow_of(members)];
+        let flows = flows_of(members);
         let body = self.0.client.query_within(&union::union(&texts), &flows, Some(TIMEOUT)).await?;
         if body.len() > MAX_RESPONSE {
             return Err(Error::InvalidResponse(format!("it is larger than {MAX_RESPONSE} bytes")));
@@ -313,16 +317,14 @@ impl Joiner {
     }
 }
 
-/// The flow that a request is charged to: of users, the one with most of its queries.
-fn flow_of(members: &[Member]) -> Flow {
+/// The flows that a request may be charged to: any one of the users', or that of several namespaces.
+fn flows_of(members: &[Member]) -> Vec<Flow> {
     let flows: BTreeSet<&Flow> = members.iter().flat_map(|member| &member.flows).collect();
     let users = flows.iter().all(|flow| matches!(flow, Flow::User(_)));
-    let queries = |flow: &Flow| members.iter().filter(|of| of.flows.contains(flow)).count();
-    let most = match users || flows.len() == 1 {
-        true => flows.into_iter().max_by_key(|flow| queries(flow)),
-        false => None,
-    };
-    most.unwrap_or(&Flow::Shared).clone()
+    match users || flows.len() == 1 {
+        true => flows.into_iter().cloned().collect(),
+        false => vec![Flow::Shared],
+    }
 }
 
 /// The tables of the members, and how long the request took.
@@ -350,9 +352,9 @@ impl State {
                     }
                 }
             }
-            // Or about the one who is charged for it.
-            Err(Error::Memory { .. }) => {}
-            Err(error) if error.is_about_server() => {}
+            Err(error) if is_about_all(error, members) => {}
+            // It found no seat in time: that of one user.
+            Err(Error::Overloaded(_)) => {}
             Err(error) => {
                 let now = Instant::now();
                 let group = &mut self.groups[group];
@@ -413,7 +415,17 @@ fn is_small(table: &Table) -> bool {
     table.series() <= MAX_QUERY_SERIES && table.bytes() <= MAX_QUERY_BYTES
 }
 
+/// Whether a failure of a request is that of each of its queries. If it found no seat, one user's were taken: others
+/// have seats of their own.
+fn is_about_all(error: &Error, members: &[Member]) -> bool {
+    let users = || members.iter().all(|member| group_of(&member.flows) == USERS);
+    error.is_about_server() && !(matches!(error, Error::Overloaded(_)) && users())
+}
+
 /// The group of a query for these flows.
 fn group_of(flows: &[Flow]) -> usize {
-    usize::from(flows.iter().all(|flow| matches!(flow, Flow::User(_))))
+    match flows.iter().all(|flow| matches!(flow, Flow::User(_))) {
+        true => USERS,
+        false => TEMPLATES,
+    }
 }

@@ -70,6 +70,8 @@ struct Asked {
 const SHAPED_QUERY_TTL: Duration = Duration::from_secs(600);
 /// The bytes of the cache of shapes and arguments.
 pub const SHAPED_QUERY_BYTES: usize = 20 << 20;
+/// The largest shape that the queries of it share, in bytes: users choose what is in theirs.
+const MAX_SHARED_SHAPE: usize = 2 << 10;
 /// The TTL of a guarded query.
 const GUARDED_QUERY_TTL: Duration = Duration::from_secs(600);
 /// The TTL of a refusal for which Prometheus's own error is not known.
@@ -327,8 +329,13 @@ impl Store {
         let cache = &self.0.caches.shaped;
         cache.get(query).unwrap_or_else(|| {
             let ShapedQuery { shape, arguments } = ShapedQuery::of(query);
-            let shapes = self.0.caches.shapes.lock();
-            let shape = shapes.unwrap_or_else(PoisonError::into_inner).intern(shape);
+            let shape = match shape.bytes() > MAX_SHARED_SHAPE {
+                true => shape,
+                false => {
+                    let shapes = self.0.caches.shapes.lock();
+                    shapes.unwrap_or_else(PoisonError::into_inner).intern(shape)
+                }
+            };
             let shaped = Arc::new(ShapedQuery { shape, arguments });
             cache.insert(query.clone(), shaped.clone());
             shaped

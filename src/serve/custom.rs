@@ -59,7 +59,13 @@ pub async fn objects(
     let values = match known {
         Some(known) if known.asked.is_current(server, request, published.as_ref()).await => {
             let samples = known.asked.samples(server, request).await?;
-            known.values(samples.origin(), || known.asked.values(server, request, samples))?
+            let new = || known.asked.values(server, request, samples.clone());
+            let values = known.values(samples.origin(), new)?;
+            // The next request is kept with room for it.
+            if !known.has_room(&values) {
+                server.known_requests.forget(uri);
+            }
+            values
         }
         _ => {
             let asked = Asked::of(server, request, selectors, published).await?;

@@ -5,6 +5,7 @@ use super::error::ApiError;
 use super::request::ObjectMetricRequest;
 use crate::cache::{self, Cache};
 use crate::k8s::Selector;
+use crate::k8s::selector::Requirement;
 use crate::promql::query::{PodQueries, PrometheusMetric};
 use crate::quota::{ByteQuota, QuotaGuard};
 use crate::rules::{Names, RuleQuery};
@@ -108,7 +109,11 @@ impl Asked {
             Source::Generated(of) => of.query.query.bytes() + of.pods.bytes(),
             Source::Rule(query) => query.bytes(),
         };
-        size_of::<Self>() + size_of::<Selectors>() + source
+        let selectors = [&self.selectors.objects, &self.selectors.series];
+        let requirements = selectors.into_iter().flat_map(Selector::requirements);
+        let selectors =
+            size_of::<Selectors>() + requirements.map(Requirement::bytes).sum::<usize>();
+        size_of::<Self>() + selectors + source
     }
 }
 
@@ -122,6 +127,11 @@ impl KnownRequests {
     /// A request that was made before.
     pub fn get(&self, uri: &Uri) -> Option<Arc<KnownRequest>> {
         self.cache.get(text(uri))
+    }
+
+    /// Forgets a request.
+    pub fn forget(&self, uri: &Uri) {
+        self.cache.remove(text(uri));
     }
 
     /// Keeps a request and the response to it, if its namespace has room.
@@ -149,6 +159,11 @@ impl KnownRequests {
 }
 
 impl KnownRequest {
+    /// Whether a response of this length is kept.
+    pub fn has_room(&self, values: &Values) -> bool {
+        values.json.len() <= self.room
+    }
+
     /// The last response if it is of these responses of Prometheus, or else a new one.
     ///
     /// # Errors
@@ -166,7 +181,7 @@ impl KnownRequest {
             }
         }
         let values = new()?;
-        if values.json.len() <= self.room {
+        if self.has_room(&values) {
             *last() = (origin, values.clone());
         }
         Ok(values)

@@ -317,3 +317,26 @@ async fn a_slow_moment_of_the_server_ends_the_joining_for_a_minute() {
     let sent = ask(&joiner, &seen, &many).await.1;
     assert!(sent < 20, "{sent}");
 }
+
+#[tokio::test(start_paused = true)]
+async fn one_users_slow_queries_fail_none_of_the_others() {
+    let (joiner, seen) = joiner();
+    let flow = |name: &str| vec![Flow::User(name.into())];
+    let ask_both = async || {
+        let query = |text: &str, user: &str| joiner.clone().query(text.to_owned(), flow(user));
+        future::join(query("hits_1_user", "shop"), query("hits_2_user", "zz")).await
+    };
+    ask_both().await.0.unwrap();
+    // The seats of `zz` are taken for longer than a user's query may wait.
+    seen.lock().unwrap().delay = Duration::from_secs(100);
+    let slow = (0..40).map(|n| joiner.clone().query(format!("slow_{n}"), flow("zz")));
+    let slow = tokio::spawn(join_all(slow));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    seen.lock().unwrap().delay = Duration::ZERO;
+    let begun = tokio::time::Instant::now();
+    let both =
+        future::select(Box::pin(ask_both()), Box::pin(tokio::time::sleep(Duration::from_secs(60))));
+    let future::Either::Left((both, _)) = both.await else { panic!("they wait") };
+    assert!(both.0.is_ok(), "{:?} after {:?}", both.0.err(), begun.elapsed());
+    slow.abort();
+}
