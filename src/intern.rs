@@ -25,9 +25,21 @@ impl<T> Default for Interner<T> {
 impl<T: Eq + Hash> Interner<T> {
     /// The stored value that equals this one.
     pub fn intern(&mut self, value: Arc<T>) -> Arc<T> {
-        if let Some(known) = self.values.get(&value) {
-            return known.clone();
+        match self.values.get(&value) {
+            Some(known) => known.clone(),
+            None => self.insert(value),
         }
+    }
+
+    /// The same; allocates only if there is none yet.
+    pub fn intern_value(&mut self, value: T) -> Arc<T> {
+        match self.values.get(&value) {
+            Some(known) => known.clone(),
+            None => self.insert(value.into()),
+        }
+    }
+
+    fn insert(&mut self, value: Arc<T>) -> Arc<T> {
         if self.values.len() >= self.limit {
             self.values.retain(|known| Arc::strong_count(known) > 1);
             self.limit = (2 * self.values.len()).max(MIN_LIMIT);

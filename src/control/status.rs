@@ -69,7 +69,7 @@ pub fn set_ready(status: &mut Status, now: UnixMillis) {
         (None, None, None) => (false, Reason::NotEvaluated.as_str(), "no decision was made yet"),
     };
     let (reason, message) = (reason.to_owned(), message.to_owned());
-    status.set_as(ConditionKind::Ready, is_ready, &reason, format_args!("{message}"), now);
+    status.set_as(ConditionKind::Ready, is_ready, reason.into(), format_args!("{message}"), now);
 }
 
 /// Current and target value of each metric, as `kubectl get hpa` shows them.

@@ -55,8 +55,8 @@ pub fn conditions(conditions: &[hpa::Condition], generation: Option<i64>) -> Vec
         status: if condition.status { "True" } else { "False" }.to_owned(),
         observed_generation: generation,
         last_transition_time: hpa::object_time(condition.since),
-        reason: condition.reason.clone(),
-        message: condition.message.clone(),
+        reason: condition.reason.to_string(),
+        message: condition.message.to_string(),
     };
     conditions.iter().map(condition).collect()
 }

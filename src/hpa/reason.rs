@@ -80,7 +80,7 @@ api_names! {
 }
 
 /// A condition has it as text: another version may have written it.
-impl PartialEq<Reason> for String {
+impl PartialEq<Reason> for std::borrow::Cow<'_, str> {
     fn eq(&self, reason: &Reason) -> bool {
         self == reason.as_str()
     }

@@ -11,6 +11,7 @@ use k8s_openapi::api::autoscaling::v2 as api;
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use k8s_openapi::jiff::Timestamp;
+use std::borrow::Cow;
 use std::fmt::{self, Write};
 use std::ops::Deref;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
@@ -118,9 +119,9 @@ pub struct Condition {
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Said {
     /// Why, as one word.
-    pub reason: String,
+    pub reason: Cow<'static, str>,
     /// Why, in words.
-    pub message: String,
+    pub message: Cow<'static, str>,
 }
 
 static ALL_SAID: LazyLock<Mutex<Interner<Said>>> = LazyLock::new(Mutex::default);
@@ -129,12 +130,14 @@ static ALL_SAID: LazyLock<Mutex<Interner<Said>>> = LazyLock::new(Mutex::default)
 const MAX_SHARED_MESSAGE: usize = 256;
 
 impl Said {
-    fn shared(reason: &str, message: String) -> Arc<Self> {
-        let said = Self { reason: reason.to_owned(), message };
+    fn shared(reason: Cow<'static, str>, message: fmt::Arguments<'_>) -> Arc<Self> {
+        // Most texts are constant.
+        let message = message.as_str().map_or_else(|| message.to_string().into(), Cow::Borrowed);
+        let said = Self { reason, message };
         if said.reason.len() + said.message.len() > MAX_SHARED_MESSAGE {
             return said.into();
         }
-        ALL_SAID.lock().unwrap_or_else(PoisonError::into_inner).intern(said.into())
+        ALL_SAID.lock().unwrap_or_else(PoisonError::into_inner).intern_value(said)
     }
 }
 
@@ -162,7 +165,7 @@ impl Status {
         message: fmt::Arguments<'_>,
         now: UnixMillis,
     ) {
-        self.set_as(kind, status, reason.as_str(), message, now);
+        self.set_as(kind, status, Cow::Borrowed(reason.as_str()), message, now);
     }
 
     /// The same with the reason of another condition, which another version may have set.
@@ -170,7 +173,7 @@ impl Status {
         &mut self,
         kind: ConditionKind,
         status: bool,
-        reason: &str,
+        reason: Cow<'static, str>,
         message: fmt::Arguments<'_>,
         now: UnixMillis,
     ) {
@@ -179,7 +182,7 @@ impl Status {
                 kind,
                 status,
                 since: now,
-                said: Said::shared(reason, message.to_string()),
+                said: Said::shared(reason, message),
             });
             return;
         };
@@ -188,7 +191,7 @@ impl Status {
             condition.since = now;
         }
         if condition.reason != reason || !writes_as(message, &condition.message) {
-            condition.said = Said::shared(reason, message.to_string());
+            condition.said = Said::shared(reason, message);
         }
     }
 
@@ -241,7 +244,7 @@ impl Status {
                 kind: ConditionKind::from_api(&condition.type_)?,
                 status: condition.status == "True",
                 since: condition.last_transition_time.as_ref().map_or(0, millis),
-                said: Said::shared(reason, message.to_owned()),
+                said: Said::shared(reason.to_owned().into(), format_args!("{message}")),
             })
         };
         let mut conditions: Vec<_> =
@@ -289,8 +292,8 @@ pub fn render_status(status: &Status) -> api::HorizontalPodAutoscalerStatus {
                     type_: condition.kind.as_str().to_owned(),
                     status: if condition.status { "True" } else { "False" }.to_owned(),
                     last_transition_time: Some(object_time(condition.since)),
-                    reason: Some(condition.reason.clone()),
-                    message: Some(condition.message.clone()),
+                    reason: Some(condition.reason.to_string()),
+                    message: Some(condition.message.to_string()),
                 })
                 .collect(),
         ),

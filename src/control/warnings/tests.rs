@@ -20,7 +20,7 @@ fn argo() -> Option<Writer> {
 fn shown(warnings: &mut Warnings, status: &mut Status, now: i64) -> Option<(bool, String, String)> {
     warnings.show(status, at(now));
     let condition = status.condition(ConditionKind::ConfigurationWarning)?;
-    Some((condition.status, condition.reason.clone(), condition.message.clone()))
+    Some((condition.status, condition.reason.to_string(), condition.message.to_string()))
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn who_writes_the_replicas_is_named_until_an_hour_after_the_last_time() {
     let event = warnings.take_event().expect("an event");
     assert_eq!((event.reason, warnings.take_event()), (Reason::ReplicasWrittenByOthers, None));
     let (is_true, reason, message) = shown(&mut warnings, &mut status, 1).expect("a condition");
-    assert!(is_true && reason == Reason::ReplicasWrittenByOthers);
+    assert!(is_true && reason == Reason::ReplicasWrittenByOthers.as_str());
     let start = "field manager \"argocd-controller\" (Apply) changed spec.replicas from 5 to 2: ";
     assert!(message.starts_with(start) && message.contains("ignoreDifferences"), "{message}");
     assert_eq!(event.message, message);
@@ -177,7 +177,7 @@ fn rollouts_that_are_not_seen_are_warned_of_until_the_spec_is_another() {
     let (mut warnings, mut status) = (Warnings::default(), Status::default());
     warnings.note_unseen(Some("Rollout"));
     let (is_true, reason, message) = shown(&mut warnings, &mut status, 0).expect("a condition");
-    assert!(is_true && reason == Reason::RolloutsNotSeen, "{reason}");
+    assert!(is_true && reason == Reason::RolloutsNotSeen.as_str(), "{reason}");
     assert!(message.starts_with("rollouts has no effect: those of a Rollout"), "{message}");
     assert!(shown(&mut warnings, &mut status, 2 * HOUR).expect("a condition").0);
     warnings.note_unseen(None);

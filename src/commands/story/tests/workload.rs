@@ -318,7 +318,7 @@ impl Workload {
     pub fn faults(&self) -> Vec<(String, String)> {
         let active = self.status.condition(hpa::ConditionKind::ScalingActive);
         let fault = active.filter(|active| !active.status);
-        fault.map(|one| (one.reason.to_string(), one.message.clone())).into_iter().collect()
+        fault.map(|one| (one.reason.to_string(), one.message.to_string())).into_iter().collect()
     }
 
     /// The last of them.
