@@ -76,9 +76,10 @@ pub async fn run() -> ExitCode {
             let rounds = (now.decisions - before.decisions) / SIZE.autoscalers as f64;
             (figure(&now) - figure(&before)) / rounds
         };
-        // A round may be one batch more on a busy machine, as evaluations begin one after the other.
+        // On a busy machine a round may be one batch more, as evaluations begin one after the other, and fewer queries
+        // share a request, as each seems to take longer. Without joining, the requests are as many as the metrics.
         counts.extend([
-            of("Prometheus requests a round", a_round(|r| r.queries), 0.25, 2.0),
+            of("Prometheus requests a round", a_round(|r| r.queries), 1.0, 2.0),
             of("response bytes a round", a_round(|r| r.bytes), 0.5, 0.0),
             of("samples that Prometheus reads a round", a_round(|r| r.samples), 0.5, 0.0),
             of("API server requests a round", a_round(|r| r.api), 0.0, 1.0),
