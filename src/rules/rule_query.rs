@@ -89,7 +89,7 @@ impl RuleQuery {
         }
     }
 
-    /// Whether [`Rules::is_current`] can tell if it is.
+    /// Whether [`Rules::is_current`](super::Rules::is_current) can tell if it is.
     pub fn may_be_kept(&self) -> bool {
         match &self.objects {
             Objects::Named(_) => true,
