@@ -215,7 +215,7 @@ impl Joiner {
         }
         let joiner = self.clone();
         self.0.spawner.spawn(async move {
-            let result = joiner.query_joined(&members).await;
+            let result = joiner.query_joined(group, &members).await;
             let queries = members.len();
             match &result {
                 Ok((_, took)) => {
@@ -230,7 +230,7 @@ impl Joiner {
                         let _ = member.answer.send(Some(table.map(Arc::new).map_err(Into::into)));
                     }
                 }
-                Err(error) if is_about_all(&error, &members) => {
+                Err(error) if is_about_all(&error, group) => {
                     for member in members {
                         let _ = member.answer.send(Some(Err(error.clone().into())));
                     }
@@ -241,9 +241,9 @@ impl Joiner {
         });
     }
 
-    async fn query_joined(&self, members: &[Member]) -> Result<Answer, Error> {
+    async fn query_joined(&self, group: usize, members: &[Member]) -> Result<Answer, Error> {
         let texts: Vec<&str> = members.iter().map(|member| member.text.as_str()).collect();
-        let flows = flows_of(members);
+        let flows = flows_of(group, members);
         let body = self.0.client.query_within(&union::union(&texts), &flows, Some(TIMEOUT)).await?;
         if body.len() > MAX_RESPONSE {
             return Err(Error::InvalidResponse(format!("it is larger than {MAX_RESPONSE} bytes")));
@@ -318,10 +318,9 @@ impl Joiner {
 }
 
 /// The flows that a request may be charged to: any one of the users', or that of several namespaces.
-fn flows_of(members: &[Member]) -> Vec<Flow> {
+fn flows_of(group: usize, members: &[Member]) -> Vec<Flow> {
     let flows: BTreeSet<&Flow> = members.iter().flat_map(|member| &member.flows).collect();
-    let users = flows.iter().all(|flow| matches!(flow, Flow::User(_)));
-    match users || flows.len() == 1 {
+    match group == USERS || flows.len() == 1 {
         true => flows.into_iter().cloned().collect(),
         false => vec![Flow::Shared],
     }
@@ -352,9 +351,7 @@ impl State {
                     }
                 }
             }
-            Err(error) if is_about_all(error, members) => {}
-            // It found no seat in time: that of one user.
-            Err(Error::Overloaded(_)) => {}
+            Err(error) if error.is_about_server() => {}
             Err(error) => {
                 let now = Instant::now();
                 let group = &mut self.groups[group];
@@ -417,9 +414,8 @@ fn is_small(table: &Table) -> bool {
 
 /// Whether a failure of a request is that of each of its queries. If it found no seat, one user's were taken: others
 /// have seats of their own.
-fn is_about_all(error: &Error, members: &[Member]) -> bool {
-    let users = || members.iter().all(|member| group_of(&member.flows) == USERS);
-    error.is_about_server() && !(matches!(error, Error::Overloaded(_)) && users())
+fn is_about_all(error: &Error, group: usize) -> bool {
+    error.is_about_server() && !(matches!(error, Error::Overloaded(_)) && group == USERS)
 }
 
 /// The group of a query for these flows.

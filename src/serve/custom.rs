@@ -59,8 +59,8 @@ pub async fn objects(
     let values = match known {
         Some(known) if known.asked.is_current(server, request, published.as_ref()).await => {
             let samples = known.asked.samples(server, request).await?;
-            let new = || known.asked.values(server, request, samples.clone());
-            let values = known.values(samples.origin(), new)?;
+            let origin = samples.origin();
+            let values = known.values(origin, || known.asked.values(server, request, samples))?;
             // The next request is kept with room for it.
             if !known.has_room(&values) {
                 server.known_requests.forget(uri);

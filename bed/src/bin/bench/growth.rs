@@ -82,7 +82,7 @@ const COLUMNS: [(&str, &str); 6] = [
     ("stack, CPU ms a decision", "stack_cpu_ms_per_decision"),
     ("requests to Prometheus a round", "prometheus_requests_per_round"),
     ("evaluation, s a round", "prometheus_evaluation_seconds_per_round"),
-    ("lag, 99 in 100 within, s", "lag_p99_seconds"),
+    ("lag, p99, s", "lag_p99_seconds"),
     ("peak memory, MB", "peak_memory_mb"),
 ];
 

@@ -194,7 +194,7 @@ impl Report {
             println!("{name:<44} {ours:>10.3} {tuned:>12.2} {defaults:>14.2} {ratio:>9}");
         }
         if let Some(lag) = ours.lag_p99 {
-            println!("{:<44} {lag:>10.3}", "lag behind its time, 99 in 100 within, s");
+            println!("{:<44} {lag:>10.3}", "lag behind its time, p99, s");
         }
         let [least, most] = ours.stack_range;
         println!("{:<44} {least:>10.3} to {most:.3}", "CPU a decision, by round");

@@ -101,7 +101,7 @@ pub fn print(size: Size, seeds: &[OfSeed]) {
         ("seconds between two decisions of one", &|f| {
             size.autoscalers as f64 / f.summary.decisions_per_second
         }),
-        ("lag, 99 in 100 within, s", &|f| f.summary.lag_p99.unwrap_or(f64::NAN)),
+        ("lag, p99, s", &|f| f.summary.lag_p99.unwrap_or(f64::NAN)),
         ("requests to Prometheus a round", &|f| f.summary.requests),
         ("seconds of evaluation a round", &|f| f.summary.query_seconds),
         ("API server requests a round", &|f| f.summary.api_requests),
