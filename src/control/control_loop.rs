@@ -145,8 +145,7 @@ impl ControlLoop {
             self.restore_checkpoints(all);
         }
         let cluster = self.ctx.cluster.clone();
-        let statuses = self.ctx.statuses.clone();
-        let events = self.ctx.events.clone();
+        let (statuses, events) = (self.ctx.statuses.clone(), self.ctx.events.clone());
         let mut writers = JoinSet::new();
         writers.spawn(async move { tokio::join!(statuses.run(), events.run()) });
         let mut leadership = self.ctx.leader.changes();
@@ -399,6 +398,7 @@ impl ControlLoop {
             let (ctx, token) = (self.ctx.clone(), self.ctx.fencing_token());
             self.evaluations.spawn(async move { run_evaluation(&ctx, token, due).await });
         }
+        self.ctx.statuses.hold(self.queue.is_waiting());
     }
 
     /// Notes the result of an evaluation, and schedules the next one. Periods that it overran are

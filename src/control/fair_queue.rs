@@ -66,6 +66,11 @@ impl<T> FairQueue<T> {
         None
     }
 
+    /// Whether any items are queued.
+    pub fn is_waiting(&self) -> bool {
+        !self.order.is_empty()
+    }
+
     /// An item of a namespace has ended.
     pub fn ended(&mut self, namespace: &str) {
         if let Some(in_flight) = self.in_flight.get_mut(namespace) {

@@ -219,9 +219,9 @@ impl Phases {
 }
 
 /// In one of how many periods a replica that does not lead asks for metrics.
-const FOLLOWED: u32 = 4;
+const FOLLOWED: u32 = 8;
 /// How long such periods are together at most.
-const MAX_TURN: Duration = Duration::from_secs(60);
+const MAX_TURN: Duration = Duration::from_secs(120);
 
 /// The number of the turn that an evaluation belongs to, which was due at a time of this process's clock: a replica that
 /// does not lead asks for metrics once in each. Those of one period have common turns, so that their queries stay one

@@ -44,6 +44,8 @@ struct Queue {
     /// How often in a row a status was rejected, and when it is retried.
     rejected: HashMap<AutoscalerRef, u32>,
     retries: BTreeSet<(Instant, AutoscalerRef)>,
+    /// Since when evaluations have been waiting, if any are.
+    held: Option<Instant>,
 }
 
 /// A status to be written.
@@ -68,6 +70,8 @@ const MAX_WRITES_IN_FLIGHT: usize = 16;
 const WRITE_INTERVAL: Duration = Duration::from_millis(4);
 /// How late a write may start so that the next ones make up for it.
 const MAX_CATCH_UP: Duration = Duration::from_millis(40);
+/// How long statuses wait for evaluations at most.
+const MAX_HOLD: Duration = Duration::from_secs(10);
 /// The maximum backoff while the API server is unavailable.
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 /// The maximum backoff of a status that the API server rejects.
@@ -104,6 +108,18 @@ impl StatusWriter {
         self.0.waiting.set(queue.pending.len() as i64);
         drop(queue);
         self.0.added.notify_one();
+    }
+
+    /// Whether evaluations wait for others to end, as after a start. Statuses wait meanwhile, for [`MAX_HOLD`] at
+    /// most: the API server is to have time for scales.
+    pub fn hold(&self, waiting: bool) {
+        let mut queue = self.queue();
+        let was_held = queue.held.is_some();
+        queue.held = waiting.then(|| queue.held.unwrap_or_else(Instant::now));
+        drop(queue);
+        if was_held && !waiting {
+            self.0.added.notify_one();
+        }
     }
 
     /// Writes a status at once, before anything else of its autoscaler, and waits for the response.
@@ -242,6 +258,7 @@ impl StatusWriter {
 
     /// Waits until all pending statuses are written, for at most [`STATUS_SHUTDOWN_TIMEOUT`].
     pub async fn finish(&self) {
+        self.hold(false);
         let start = Instant::now();
         let idle = |queue: &Queue| queue.order.is_empty() && queue.in_flight.is_empty();
         while !idle(&self.queue()) && start.elapsed() < STATUS_SHUTDOWN_TIMEOUT {
@@ -259,7 +276,8 @@ impl StatusWriter {
 }
 
 impl Queue {
-    /// Whether any may be written now, and when the next rejected one is retried.
+    /// Whether any may be written now, and when that is to be asked again at the latest: the next rejected one is
+    /// retried then, or they have waited for evaluations long enough.
     fn poll(&mut self, now: Instant) -> (bool, Option<Instant>) {
         while let Some((at, autoscaler)) = self.retries.pop_first() {
             if at > now {
@@ -268,7 +286,10 @@ impl Queue {
             }
             self.requeue(&autoscaler);
         }
-        (!self.order.is_empty(), self.retries.first().map(|(at, _)| *at))
+        let held_until = self.held.map(|since| since + MAX_HOLD).filter(|until| *until > now);
+        let retry = self.retries.first().map(|(at, _)| *at);
+        let again = held_until.into_iter().chain(retry).min();
+        (!self.order.is_empty() && held_until.is_none(), again)
     }
 
     /// Queues an autoscaler again if a status of it is pending.
@@ -398,6 +419,34 @@ mod tests {
         writer.write(older).await;
         writer.write(writer.take().expect("it waits")).await;
         assert_eq!(log.of("PATCH")[2].object()["status"]["desiredReplicas"], 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn statuses_wait_for_evaluations_but_not_for_long() {
+        let (client, log) = fake::api(|request| (200, request.object()));
+        let (token, writer) = (fake::fencing_token(&client), writer(&client));
+        let put = |name: &str| writer.put(&token, &fake::autoscaler(name), "u", empty());
+        let running = writer.clone();
+        let run = tokio::spawn(async move { running.run().await });
+        let written = async |after: Duration| {
+            tokio::time::sleep(after).await;
+            log.of("PATCH").len()
+        };
+        writer.hold(true);
+        put("web");
+        assert_eq!(written(MAX_HOLD / 2).await, 0);
+        writer.hold(false);
+        assert_eq!(written(Duration::from_millis(50)).await, 1);
+        // More and more of them wait.
+        for _ in 0..3 {
+            writer.hold(true);
+            put("api");
+            assert_eq!(written(MAX_HOLD / 4).await, 1);
+        }
+        assert_eq!(written(MAX_HOLD / 2).await, 2);
+        put("web");
+        assert_eq!(written(Duration::from_millis(50)).await, 3);
+        run.abort();
     }
 
     #[tokio::test(start_paused = true)]

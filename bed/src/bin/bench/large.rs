@@ -14,8 +14,10 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-/// The rounds of each measurement: one turn of a replica that does not lead.
+/// The rounds of each measurement of one replica.
 const ROUNDS: usize = 4;
+/// The rounds of a measurement of two: some turns of a replica that does not lead, whose ends may hold one more request.
+const ROUNDS_OF_TWO: usize = 12;
 /// One of so many autoscalers has a scale to write at the start.
 const WRITES: usize = 100;
 /// The pods that are replaced.
@@ -55,7 +57,7 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
     show_progress(&format!("measuring one replica: {ROUNDS} rounds of {} s", ROUND.as_secs()));
     tokio::time::sleep(ROUND).await;
     let meter = Meter::new(&world, Some(&running));
-    let (one, most_of_one) = futures::join!(meter.measure(ROUNDS), largest_round(&world));
+    let (one, most_of_one) = futures::join!(meter.measure(ROUNDS), largest_round(&world, ROUNDS));
     let mut figures = report::alone(size, &idle, &one);
     let mut add = |more: Value| {
         let (Some(all), Value::Object(more)) = (figures.as_object_mut(), more) else { return };
@@ -71,11 +73,15 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
         sum(text, "plimsoll_decisions_total", "") >= autoscalers as f64
     })
     .await;
-    show_progress(&format!("measuring two replicas: {ROUNDS} rounds of {} s", ROUND.as_secs()));
+    show_progress(&format!(
+        "measuring two replicas: {ROUNDS_OF_TWO} rounds of {} s",
+        ROUND.as_secs()
+    ));
     tokio::time::sleep(ROUND).await;
     running.processes.push(("second", second.processes.remove(0).1));
     let meter = Meter::new(&world, Some(&running));
-    let (two, most_of_two) = futures::join!(meter.measure(ROUNDS), largest_round(&world));
+    let (two, most_of_two) =
+        futures::join!(meter.measure(ROUNDS_OF_TWO), largest_round(&world, ROUNDS_OF_TWO));
     add(of_two(&one, &two, &idle));
     add(json!({
         "two_replicas_requests_largest_round": fine(most_of_two.requests / most_of_one.requests),
@@ -182,10 +188,10 @@ const REQUESTS: &str = "plimsoll_prometheus_requests_total";
 
 /// What Prometheus is asked within the round in which it is asked most: a replica that does not lead asks in one of
 /// some rounds for all of them.
-async fn largest_round(world: &World) -> Asked {
+async fn largest_round(world: &World, rounds: usize) -> Asked {
     let (begun, mut read) = (tokio::time::Instant::now(), vec![Asked::read(world).await]);
     let a_round = (ROUND.as_secs() / STEP.as_secs()) as usize;
-    for step in 1..=ROUNDS * a_round {
+    for step in 1..=rounds * a_round {
         tokio::time::sleep_until(begun + STEP * step as u32).await;
         read.push(Asked::read(world).await);
     }
