@@ -310,9 +310,9 @@ fn pod_queries(queries: &mut PodQueries, raw: RawPodMetrics) -> Result<(), Field
         let wrong = |error| FieldError::of(&text, format!("podMetrics.{field}"), error);
         let parsed = Template::parse(&text.value).map_err(|error| wrong(error.to_string()))?;
         for (name, reason) in [
-            ("Series", "every metric would be the same one"),
-            ("LabelMatchers", "namespaces would mix"),
-            ("GroupBy", "the pods could not be told apart"),
+            ("Series", "all metrics would have the same values"),
+            ("LabelMatchers", "results of different namespaces would be merged"),
+            ("GroupBy", "results of different pods would be merged"),
         ] {
             let sliced = name == "GroupBy" && parsed.uses("GroupBySlice");
             if !parsed.uses(name) && !sliced {

@@ -42,10 +42,10 @@ pub enum Error {
         message: String,
     },
     /// The response can't be used.
-    #[error("Prometheus's answer can't be used: {0}")]
+    #[error("invalid response of Prometheus: {0}")]
     InvalidResponse(String),
     /// The response is incomplete, such as that of Thanos without one of its stores.
-    #[error("Prometheus gave only a part of the answer: {0}")]
+    #[error("Prometheus returned a partial response: {0}")]
     Partial(String),
     /// The memory budget has no room for the response.
     #[error(
