@@ -448,7 +448,7 @@ mod tests {
             ("podMetrics: [a]\n", ["plimsoll.yaml", "line 1", "fields were expected"]),
             (
                 "backends:\n  a:\n    url: thanos:9090\n",
-                ["plimsoll.yaml:3:", ": backends.a.url: ", "http:// or https:// was expected"],
+                ["plimsoll.yaml:3:", ": backends.a.url: ", "did you mean http://thanos:9090?"],
             ),
             (
                 "backends:\n  a:\n    url: http://x\n    headers: [a b]\n",
