@@ -45,7 +45,7 @@ pub enum Error {
     #[error("invalid response of Prometheus: {0}")]
     InvalidResponse(String),
     /// The response is incomplete, such as that of Thanos without one of its stores.
-    #[error("Prometheus returned a partial response: {0}")]
+    #[error("Prometheus returned only part of the result: {0}")]
     Partial(String),
     /// The memory budget has no room for the response.
     #[error(

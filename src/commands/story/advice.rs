@@ -65,7 +65,7 @@ const ADVICE: &[Advice] = &[
     ),
     of(
         "",
-        "returned a partial response",
+        "returned only part of the result",
         "a store of Thanos, a remote read or a node of VictoriaMetrics is down",
     ),
     // Of a metric of any type: the query is right, or not known to be wrong.
