@@ -49,8 +49,8 @@ pub enum Error {
     Partial(String),
     /// The memory budget has no room for the response.
     #[error(
-        "the answers of Prometheus that are held leave no room for this one: they may take {limit} \
-         bytes together, and those to one namespace's own queries no more than are free"
+        "no memory left for this response: responses of Prometheus may take {limit} bytes together, \
+         and those to one namespace's own queries no more than are free"
     )]
     Memory {
         /// The bytes of the budget.
