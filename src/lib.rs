@@ -33,6 +33,7 @@ pub mod ledger;
 mod ledger_copy;
 mod live;
 mod log_budget;
+mod nearest;
 pub mod prometheus;
 pub mod promql;
 mod quota;

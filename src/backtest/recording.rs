@@ -45,7 +45,7 @@ pub struct Slot {
     pub needed: Option<i64>,
     /// The fewest pods that are ready.
     pub ready: usize,
-    /// The last replicas that are wanted.
+    /// The last desired replicas.
     pub wanted: i32,
     /// The most pods that are short.
     pub short: i64,

@@ -1,11 +1,11 @@
 //! `plimsoll autoscale`: an Autoscaler for a workload, as `kubectl autoscale` makes an HPA.
 
 use super::convert::yaml;
-use super::nearest::nearest;
 use super::operate::{Cluster, OperateError, error_before_write, write_error};
 use crate::config::{AutoscaleFlags, DryRun, ObjectFormat, PerFlag};
 use crate::control::{Targets, within};
 use crate::crd::{Autoscaler, AutoscalerSpec};
+use crate::nearest::nearest;
 use kube::api::PostParams;
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client, ResourceExt, discovery};

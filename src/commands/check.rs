@@ -67,7 +67,10 @@ async fn check(flags: &CheckFlags) -> Report {
         None => None,
         Some((_, Ok(config))) => Some(config),
         Some((file, Err(error))) => {
-            report.errors.push(object_hint(file).unwrap_or_else(|| error.with_lines()));
+            report.errors.push(object_hint(file).unwrap_or_else(|| match flags.output {
+                OutputFormat::Text => error.with_lines(),
+                OutputFormat::Json | OutputFormat::Yaml => error.to_string(),
+            }));
             if !flags.objects.is_empty() {
                 let text =
                     "the objects of -f: their queries have the labels of CONFIG, which is invalid";
@@ -378,15 +381,34 @@ impl std::fmt::Display for Report {
 mod tests {
     use super::*;
 
-    #[tokio::test]
-    async fn a_file_without_a_field_is_warned_of() {
+    fn flags(path: &str, output: &str) -> CheckFlags {
         use clap::Parser;
+        let cli = crate::config::Cli::try_parse_from(["plimsoll", "check", path, "-o", output]);
+        match cli.expect("flags").command {
+            crate::config::Command::Check(flags) => *flags,
+            _ => panic!("another command"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_lines_around_an_error_are_for_readers_of_text() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let path = file.path().display().to_string();
-        let cli = crate::config::Cli::try_parse_from(["plimsoll", "check", &path]);
-        let crate::config::Command::Check(flags) = cli.expect("flags").command else {
-            panic!("another command");
-        };
+        std::fs::write(&path, "podMetric: {}\n").expect("it is written");
+        for (output, lines) in [("text", 4), ("json", 1)] {
+            let errors = check(&flags(&path, output)).await.errors;
+            let [error] = &*errors else { panic!("{errors:?}") };
+            assert_eq!(error.lines().count(), lines, "{error}");
+            assert!(error.contains(":1:1: unknown field `podMetric`, "), "{error}");
+            assert!(error.contains("; did you mean podMetrics?"), "{error}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_file_without_a_field_is_warned_of() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let path = file.path().display().to_string();
+        let flags = flags(&path, "text");
         for (text, is_empty) in [("", true), ("# nothing\n", true), ("podMetrics: {}\n", false)] {
             std::fs::write(&path, text).expect("it is written");
             let warnings = check(&flags).await.warnings;

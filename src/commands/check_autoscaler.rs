@@ -83,7 +83,7 @@ fn check_names(spec: &AutoscalerSpec, warnings: &mut Vec<String>) {
     });
     let unknown = metrics.chain(short).filter(|(_, name)| !matches!(&***name, "cpu" | "memory"));
     warnings.extend(unknown.map(|(field, name)| {
-        format!("{field}: {name:?}: the usage of pods is known of cpu and memory alone")
+        format!("{field}: {name:?}: usage metrics of pods exist for cpu and memory only")
     }));
 }
 
@@ -372,7 +372,7 @@ mod tests {
             (
                 web,
                 ", resourceMetrics: [{resourceName: CPU, averageUtilization: 50}]",
-                "spec.resourceMetrics[0].resourceName: \"CPU\": the usage of pods is known of cpu and memory alone",
+                "spec.resourceMetrics[0].resourceName: \"CPU\": usage metrics of pods exist for cpu and memory only",
             ),
             (
                 web,

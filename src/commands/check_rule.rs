@@ -71,7 +71,7 @@ pub fn warnings(
         ));
     }
     if !template.uses("Series") {
-        warnings.push(format!("{field}: no <<.Series>>: each metric would be the same one"));
+        warnings.push(format!("{field}: no <<.Series>>: all metrics would have the same values"));
     }
     let is_grouped = template.uses("GroupBy") || template.uses("GroupBySlice");
     if !is_external && !is_grouped && query.is_some_and(aggregates) {

@@ -1,8 +1,8 @@
 //! `plimsoll check -f`: what kube-apiserver refuses or drops in an object, by the schema of the definition that this
 //! binary has. The rules in CEL are those that the parsing of an object has, too.
 
-use super::nearest::nearest;
 use crate::crd::{custom_resource_definition, metric_rule_definition};
+use crate::nearest::nearest;
 use regex::Regex;
 use serde_json::{Value, json};
 use std::fmt;

@@ -18,7 +18,6 @@ pub mod complete;
 pub mod convert;
 pub mod installation;
 pub mod manual;
-mod nearest;
 mod objects;
 pub mod operate;
 mod progress;

@@ -78,7 +78,7 @@ fn table(text: &mut String, command: &Command) {
             help = format!("{}: {}", help.trim_end_matches('.'), values.join(", "));
         }
         if let Some(variable) = arg.get_env() {
-            help += &format!(" Also in the environment: `{}`.", variable.display());
+            let _ = write!(help, ". Also in the environment: `{}`.", variable.display());
         }
         let _ = writeln!(text, "| {name} | {} | {} |", cell(&default), cell(&help));
     }

@@ -60,7 +60,7 @@ pub fn run(flags: &ReplayFlags, out: &mut impl Write) -> Result<bool, String> {
             _ if lines.of_other_versions > 0 => {
                 "its decisions are of another version: replay them with that one"
             }
-            _ => "it is no decision log: there is no decision in it",
+            _ => "not a decision log: there is no decision in it",
         };
         return Err(format!("{}: {why}", path.display()));
     }
@@ -171,7 +171,7 @@ mod tests {
         for damaged in [half, rest, &within, &first, "{}", "{\"a"] {
             let (result, out) = replay(&[LOG[0], DECISION, damaged, DECISION]);
             assert_eq!(result, Ok(false), "{damaged}: {out}");
-            assert!(out.starts_with("line 3: it is no whole line of a decision log"), "{out}");
+            assert!(out.starts_with("line 3: not a complete line of a decision log"), "{out}");
             let end = "2 decisions were made again, 0 differ; 1 line can't be read; 1 line is no decision\n";
             assert!(out.ends_with(end), "{out}");
         }
@@ -192,7 +192,7 @@ mod tests {
         for count in [1, 1_000] {
             let (result, out) = replay(&vec!["{\"kind\": \"Autoscaler\"}"; count]);
             let error = result.unwrap_err();
-            assert!(error.contains("it is no decision log"), "{error}");
+            assert!(error.contains("not a decision log"), "{error}");
             assert_eq!(out.lines().count(), count.min(10), "{out}");
         }
         let (result, out) = replay(&[&[DECISION][..], &["{}"; 1_000][..]].concat());

@@ -101,7 +101,6 @@ fn read(text: &str) -> Result<Config, String> {
 fn fields(nest: &dyn Fn(&str) -> String) -> Vec<String> {
     let error = read(&nest("{'?': 1}")).err().unwrap_or_default();
     let known = error.split("`?`, expected one of ").nth(1).unwrap_or_default();
-    let known = known.split(" at line").next().unwrap_or_default();
     known.split(", ").filter(|field| !field.is_empty()).map(str::to_owned).collect()
 }
 

@@ -1,6 +1,7 @@
 //! The configuration file.
 
 use super::rules::{self, RawBackend, RawResourceRules, prometheus_duration};
+use super::syntax;
 use super::window::{LONGEST, counter_query};
 use crate::prometheus::Pem;
 use crate::promql::query::PodQueries;
@@ -43,14 +44,14 @@ pub enum ConfigError {
         error: std::io::Error,
     },
     /// The file is not YAML, or has a field that is unknown or of the wrong type.
-    #[error("{}: {error}", path.display())]
+    #[error("{place}: {error}")]
     Syntax {
-        /// The file.
-        path: PathBuf,
-        /// Where and why, without any values of the file, so that it may be logged.
+        /// The file, and line and column if they are known.
+        place: String,
+        /// What is wrong, without any values of the file, so that it may be logged.
         error: String,
-        /// The same, with the lines around the error, which may contain secrets.
-        lines: String,
+        /// The lines around the error, which may contain secrets; empty if there are none.
+        excerpt: String,
     },
     /// A file that had fields has none when it is reloaded.
     #[error(
@@ -140,36 +141,10 @@ impl ConfigError {
     /// The error with the lines around it, for the terminal of the author; never for a log.
     pub fn with_lines(&self) -> String {
         match self {
-            Self::Syntax { path, lines, .. } => format!("{}: {lines}", path.display()),
+            Self::Syntax { excerpt, .. } if !excerpt.is_empty() => format!("{self}\n{excerpt}"),
             other => other.to_string(),
         }
     }
-}
-
-/// A parser's message in words of YAML's authors.
-fn in_words(error: &str) -> String {
-    const WORDS: [(&str, &str); 3] = [
-        ("expected sequence start", "a list was expected, such as [a, b]"),
-        ("expected mapping start", "fields were expected, such as name: value"),
-        ("expected string scalar", "a text was expected"),
-    ];
-    WORDS.iter().fold(error.to_owned(), |error, (said, word)| error.replace(said, word))
-}
-
-/// serde's message without the value that it found: `invalid type: string "SECRET", expected a
-/// sequence` becomes `invalid type: string, expected a sequence`.
-pub fn without_values(error: &str) -> String {
-    let Some(found) = ["invalid type: ", "invalid value: "].iter().find_map(|w| error.find(w))
-    else {
-        return error.to_owned();
-    };
-    let (before, rest) = error.split_at(found);
-    let (value, expected) = match rest.rfind(", expected") {
-        Some(at) => rest.split_at(at),
-        None => (rest, ""),
-    };
-    let kind = value.split(['"', '`', '\'']).next().unwrap_or_default().trim_end();
-    format!("{before}{kind}{expected}")
 }
 
 /// The hash of a file's text.
@@ -192,9 +167,9 @@ impl Config {
         // A file of only comments is an empty configuration.
         let file: Option<File> =
             serde_saphyr::from_str(text).map_err(|error| ConfigError::Syntax {
-                path: path.to_owned(),
-                error: in_words(&without_values(&error.without_snippet().to_string())),
-                lines: in_words(&error.to_string()),
+                place: format!("{}{}", path.display(), syntax::position(&error)),
+                error: syntax::described(&error),
+                excerpt: syntax::excerpt(&error),
             })?;
         let file = file.unwrap_or_default();
         let config_error = |FieldError { at, field, error }| match at {
@@ -202,8 +177,8 @@ impl Config {
                 ConfigError::Value { path: path.to_owned(), line, column, field, error }
             }
             None => {
-                let error = format!("{field}: {error}");
-                ConfigError::Syntax { path: path.to_owned(), lines: error.clone(), error }
+                let (place, error) = (path.display().to_string(), format!("{field}: {error}"));
+                ConfigError::Syntax { place, error, excerpt: String::new() }
             }
         };
         let (text_hash, is_empty) = (text_hash(text.as_bytes()), file.is_empty());
@@ -310,9 +285,9 @@ fn pod_queries(queries: &mut PodQueries, raw: RawPodMetrics) -> Result<(), Field
         let wrong = |error| FieldError::of(&text, format!("podMetrics.{field}"), error);
         let parsed = Template::parse(&text.value).map_err(|error| wrong(error.to_string()))?;
         for (name, reason) in [
-            ("Series", "every metric would be the same one"),
-            ("LabelMatchers", "namespaces would mix"),
-            ("GroupBy", "the pods could not be told apart"),
+            ("Series", "all metrics would have the same values"),
+            ("LabelMatchers", "results of different namespaces would be merged"),
+            ("GroupBy", "results of different pods would be merged"),
         ] {
             let sliced = name == "GroupBy" && parsed.uses("GroupBySlice");
             if !parsed.uses(name) && !sliced {
@@ -354,8 +329,8 @@ mod tests {
     #[test]
     fn the_fields_are_those_that_are_read() {
         let error = parse("other: null\n").unwrap_err();
-        let expected = format!("expected one of {} at line 1", CONFIG_FIELDS.join(", "));
-        assert!(error.contains(&expected), "{error}");
+        let expected = format!("expected one of {}", CONFIG_FIELDS.join(", "));
+        assert_eq!(error, format!("plimsoll.yaml:1:1: unknown field `other`, {expected}"));
     }
 
     #[test]
@@ -411,15 +386,22 @@ mod tests {
         }
         let text = format!("{backend}    timeot: 5s\n");
         let error = Config::parse(Path::new("plimsoll.yaml"), &text).unwrap_err();
-        assert!(error.to_string().contains("timeot") && error.to_string().contains("line 4"));
-        // Its author sees the lines.
-        assert!(error.with_lines().contains("timeot: 5s"), "{}", error.with_lines());
+        let line = "plimsoll.yaml:4:5: unknown field `timeot`, ";
+        assert!(error.to_string().starts_with(line), "{error}");
+        assert!(error.to_string().ends_with("; did you mean timeout?"), "{error}");
+        // Its author sees the lines, after the same.
+        let lines = error.with_lines();
+        assert!(lines.starts_with(&format!("{error}\n  |\n")), "{lines}");
+        assert!(lines.contains("4 |     timeot: 5s"), "{lines}");
     }
 
     #[test]
     fn an_error_names_file_line_and_field() {
         for (text, expected) in [
-            ("podMetrics:\n  podLable: pod\n", ["plimsoll.yaml", "line 2", "podLable"]),
+            (
+                "podMetrics:\n  podLable: pod\n",
+                ["plimsoll.yaml:2:3: ", "podLable", "; did you mean podLabel?"],
+            ),
             (
                 "podMetrics:\n  podLabel: pod\n  gaugeQuery: sum(<<.Series>>)\n",
                 ["plimsoll.yaml:3:", "podMetrics.gaugeQuery", "<<.LabelMatchers>> is missing"],
@@ -440,15 +422,15 @@ mod tests {
                 "podMetrics:\n  counterWindow: auto\n  counterQuery: a\n",
                 ["plimsoll.yaml:2:", "podMetrics.counterWindow", "one of both"],
             ),
-            ("podMetrics: [\n", ["plimsoll.yaml", "line", ""]),
+            ("podMetrics: [\n", ["plimsoll.yaml:1:13: ", "fields were expected", ""]),
             (
                 "podMetrics:\n  sharedNamespaces: infra\n",
-                ["plimsoll.yaml", "line 2", "a list was expected"],
+                ["plimsoll.yaml:2:21: ", "a list was expected", ""],
             ),
-            ("podMetrics: [a]\n", ["plimsoll.yaml", "line 1", "fields were expected"]),
+            ("podMetrics: [a]\n", ["plimsoll.yaml:1:13: ", "fields were expected", ""]),
             (
                 "backends:\n  a:\n    url: thanos:9090\n",
-                ["plimsoll.yaml:3:", ": backends.a.url: ", "http:// or https:// was expected"],
+                ["plimsoll.yaml:3:", ": backends.a.url: ", "did you mean http://thanos:9090?"],
             ),
             (
                 "backends:\n  a:\n    url: http://x\n    headers: [a b]\n",
@@ -458,7 +440,10 @@ mod tests {
                 "backends:\n  a:\n    url: http://x\n    caFile: /nowhere/ca\n",
                 ["plimsoll.yaml:3:", ": backends.a.caFile: ", "/nowhere/ca"],
             ),
-            ("rules:\n- seriesQuerry: a\n", ["plimsoll.yaml", "line 2", "seriesQuerry"]),
+            (
+                "rules:\n- seriesQuerry: a\n",
+                ["plimsoll.yaml:2:3: ", "seriesQuerry", "; did you mean seriesQuery?"],
+            ),
             (
                 "rules:\n- seriesQuery: a\n  metricsQuery: b\n- seriesQuery: a\n  name: {matches: '('}\n",
                 ["plimsoll.yaml:5:", "rules[1].name.matches", "no regular expression"],

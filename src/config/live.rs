@@ -86,7 +86,10 @@ impl LiveConfig {
                 match window::of(&prometheus).await {
                     Ok(window) => self.window.replace(window),
                     Err(error) => {
-                        tracing::debug!(%error, "Failed to read Prometheus's scrape intervals")
+                        tracing::debug!(
+                            error = error.to_string(),
+                            "Failed to read Prometheus's scrape intervals"
+                        )
                     }
                 }
             }
@@ -127,7 +130,10 @@ impl LiveConfig {
             }
             Err(error) => {
                 self.error.replace(Some(error.to_string()));
-                tracing::error!(%error, "Failed to reload configuration, keeping the previous one");
+                tracing::error!(
+                    error = error.to_string(),
+                    "Failed to reload configuration, keeping the previous one"
+                );
                 reloaded(Err(&error));
             }
         }

@@ -6,11 +6,12 @@ mod file;
 mod flags;
 mod live;
 mod rules;
+mod syntax;
 mod window;
 
 pub use adapter_flags::{IgnoredFlag, normalize_command, take_ignored};
 pub use command_line::flags_after_command;
-pub use file::{CONFIG_FIELDS, Config, ConfigError, without_values};
+pub use file::{CONFIG_FIELDS, Config, ConfigError};
 pub use flags::{
     AutoscaleFlags, BacktestFlags, CheckClusterFlags, CheckFlags, Cli, ClusterFlags, Command,
     CompareFlags, ConvertFlags, DryRun, ExplainFlags, Feedback, FreezeFlags, HistoryFlags,
@@ -20,4 +21,5 @@ pub use flags::{
     above_zero,
 };
 pub use live::LiveConfig;
+pub use syntax::without_values;
 pub use window::{counter_query, of as window_of};

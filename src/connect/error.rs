@@ -14,10 +14,10 @@ pub enum ConnectError {
         error: String,
     },
     /// No configuration of the API server was found.
-    #[error("no way to the API server: {0}; --kubeconfig FILE names a kubeconfig")]
+    #[error("cannot connect to the Kubernetes API: {0} (set --kubeconfig or KUBECONFIG)")]
     NotConfigured(String),
     /// The client of the API server could not be created.
-    #[error("no client of the API server: {0}")]
+    #[error("cannot create a client of the Kubernetes API: {0}")]
     Client(String),
     /// The client of Prometheus could not be created.
     #[error(transparent)]

@@ -171,7 +171,7 @@ impl Checkpointer {
 
     fn note_saved(&mut self, saved: Result<Option<usize>, JoinError>) {
         let bytes = saved.unwrap_or_else(|error| {
-            tracing::error!(%error, "Failed to save the scaling history");
+            tracing::error!(error = error.to_string(), "Failed to save the scaling history");
             None
         });
         self.failed = bytes.is_none();

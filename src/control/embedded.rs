@@ -354,13 +354,13 @@ fn leave_alone(
             let shown = state.frozen_shown.as_deref().copied().filter(is_recent);
             let shown = shown.unwrap_or((Instant::now(), to));
             state.frozen_shown = Some(shown.into());
-            let wanted = to;
+            let desired = to;
             let (_, to) = shown;
-            let text = format_args!("the scale is left at {from}, though {to} are wanted: {why}");
+            let text = format_args!("the scale stays at {from} (desired: {to}): {why}");
             status.set(kind, true, reason, text, context.now);
             status.desired_replicas = to;
             decision.outcome = Outcome::Hold;
-            decision.held_back = Some((reason, wanted));
+            decision.held_back = Some((reason, desired));
         }
         Outcome::Hold | Outcome::Failed => {
             let text = format_args!("the scale is left alone: {why}");

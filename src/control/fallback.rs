@@ -33,7 +33,7 @@ pub async fn apply(
         ConditionKind::FallbackActive,
         true,
         Reason::MetricsFailed,
-        format_args!("the metrics failed; there are to be at least {least} replicas"),
+        format_args!("metrics unavailable: the fallback requires at least {least} replicas"),
         context.now,
     );
     // A workload at zero was switched off, and no metric says that it is needed.
@@ -72,7 +72,7 @@ pub async fn apply(
         }
         Ok(None) => None,
         Err(error) => {
-            tracing::warn!(%autoscaler, %error, "Failed to scale up to the fallback");
+            tracing::warn!(%autoscaler, error = error.to_string(), "Failed to scale up to the fallback");
             None
         }
     }

@@ -92,7 +92,7 @@ pub struct ScheduleStatus {
 pub struct ScheduleWindow {
     /// name is the name of the schedule.
     pub name: String,
-    /// since is the begin of the window.
+    /// since is the start of the window.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub since: Option<Time>,
     /// until is the end of the window.

@@ -318,7 +318,7 @@ impl<'a> Candidate<'a> {
         let Some(failures) = self.failures.failed() else { return };
         match error {
             Some(error) => {
-                tracing::warn!(error = %worded(&error), failures, "Failed to read or write Lease");
+                tracing::warn!(error = worded(&error), failures, "Failed to read or write Lease");
             }
             None => tracing::warn!(failures, "Timed out reading or writing Lease"),
         }

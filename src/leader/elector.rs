@@ -148,7 +148,7 @@ impl LeaderElector {
                         Err(error) => {
                             if let Some(failures) = failures.failed() {
                                 let error = worded_watch(&error);
-                                tracing::warn!(%error, failures, "Failed to watch Lease");
+                                tracing::warn!(error, failures, "Failed to watch Lease");
                             }
                             continue;
                         }

@@ -54,7 +54,11 @@ impl EventRecorder {
             match created {
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => {
-                    tracing::warn!(reason = reason.as_str(), error = %worded(&error), "Failed to record event");
+                    tracing::warn!(
+                        reason = reason.as_str(),
+                        error = worded(&error),
+                        "Failed to record event"
+                    );
                 }
                 Err(_) => tracing::warn!(reason = reason.as_str(), "Timed out recording event"),
             }

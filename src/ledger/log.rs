@@ -156,7 +156,7 @@ impl DecisionLogWriter {
                 let path =
                     self.files.as_ref().map_or(Path::new("-"), |files| &files.path).display();
                 let (_, dropped) = self.shared.counts();
-                tracing::warn!(%error, %path, failures, dropped, "Failed to write the decision log");
+                tracing::warn!(error = error.to_string(), %path, failures, dropped, "Failed to write the decision log");
             }
             tokio::time::sleep(RETRY).await;
         }

@@ -57,10 +57,10 @@ fn sorted(value: &Value) -> Value {
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Difference {
     /// It is no decision, such as a line of Plimsoll's own log.
-    #[error("it is no decision")]
+    #[error("not a decision")]
     NoDecision,
     /// It is no whole line of a decision log, such as one that was cut off or damaged.
-    #[error("it is no whole line of a decision log: {0}")]
+    #[error("not a complete line of a decision log: {0}")]
     Unreadable(String),
     /// It is of a version with other inputs.
     #[error("it is of Plimsoll {version}, whose inputs {VERSION} can't read: {error}")]

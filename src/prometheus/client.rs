@@ -58,7 +58,7 @@ impl Client {
     /// # Errors
     /// If an option is invalid.
     pub fn new(options: Options) -> Result<Self, Error> {
-        let transport = Arc::new(Http::new(base_url(&options)?, &options)?);
+        let transport = Arc::new(Http::new(options.base_url()?, &options)?);
         Self::over(transport, options)
     }
 
@@ -70,7 +70,7 @@ impl Client {
     pub fn over(transport: Arc<dyn Transport>, options: Options) -> Result<Self, Error> {
         Ok(Self {
             transport,
-            base: base_url(&options)?,
+            base: options.base_url()?,
             token: options.token,
             get: options.get,
             timeout: options.timeout,
@@ -355,21 +355,6 @@ impl Client {
             _ => Err(failure(status, &bytes, timeout)),
         }
     }
-}
-
-/// The URL of the server, which ends with a slash.
-fn base_url(options: &Options) -> Result<Url, Error> {
-    let settings = |error: String| Error::Settings(format!("{}: {error}", options.names.url));
-    let mut base = Url::parse(&options.url)
-        .map_err(|error| settings(format!("{error}; http://HOST:PORT was expected")))?;
-    if !matches!(base.scheme(), "http" | "https") {
-        return Err(settings("http:// or https:// was expected".to_owned()));
-    }
-    if !base.path().ends_with('/') {
-        let path = format!("{}/", base.path());
-        base.set_path(&path);
-    }
-    Ok(base)
 }
 
 /// Whether a request is only for users' own queries.

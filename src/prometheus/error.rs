@@ -42,15 +42,15 @@ pub enum Error {
         message: String,
     },
     /// The response can't be used.
-    #[error("Prometheus's answer can't be used: {0}")]
+    #[error("invalid response of Prometheus: {0}")]
     InvalidResponse(String),
     /// The response is incomplete, such as that of Thanos without one of its stores.
-    #[error("Prometheus gave only a part of the answer: {0}")]
+    #[error("Prometheus returned only part of the result: {0}")]
     Partial(String),
     /// The memory budget has no room for the response.
     #[error(
-        "the answers of Prometheus that are held leave no room for this one: they may take {limit} \
-         bytes together, and those to one namespace's own queries no more than are free"
+        "no memory left for this response: responses of Prometheus may take {limit} bytes together, \
+         and those to one namespace's own queries no more than are free"
     )]
     Memory {
         /// The bytes of the budget.

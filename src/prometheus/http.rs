@@ -102,7 +102,11 @@ impl Http {
                 *self.current() = renewed;
             }
             Err(error) => {
-                tracing::warn!(server, %error, "Failed to reload certificates, keeping the previous ones");
+                tracing::warn!(
+                    server,
+                    error = error.to_string(),
+                    "Failed to reload certificates, keeping the previous ones"
+                );
             }
         }
         self.current().client.clone()
@@ -190,7 +194,7 @@ fn client(
     builder.build().map_err(|error| {
         let why = causes(&error);
         Error::Settings(format!(
-            "{}: no HTTPS to Prometheus: {why}; it names the certificate authorities to trust",
+            "{}: cannot set up TLS for Prometheus: {why}; set it to a file with the trusted CAs",
             names.ca_file
         ))
     })
@@ -210,8 +214,8 @@ fn read_headers(headers: &[String], names: &Names) -> Result<HeaderMap, Error> {
             let field = names.header;
             Error::Settings(format!("{field}: {name:?}: {what}; NAME=VALUE was expected"))
         };
-        let key = HeaderName::try_from(name).map_err(|_| wrong("no name of a header"))?;
-        let mut value = HeaderValue::try_from(value).map_err(|_| wrong("no value of a header"))?;
+        let key = HeaderName::try_from(name).map_err(|_| wrong("invalid header name"))?;
+        let mut value = HeaderValue::try_from(value).map_err(|_| wrong("invalid header value"))?;
         value.set_sensitive(true);
         all.append(key, value);
     }

@@ -2,6 +2,7 @@
 
 use super::Error;
 use http::header::HeaderValue;
+use reqwest::Url;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -69,6 +70,33 @@ impl Options {
             names: &Names::FLAGS,
         }
     }
+
+    /// The URL of the server, which ends with a slash.
+    pub(super) fn base_url(&self) -> Result<Url, Error> {
+        let url = &self.url;
+        let invalid = |error: String| Error::Settings(format!("{}: {error}", self.names.url));
+        let mut base = match Url::parse(url) {
+            Ok(base) if matches!(base.scheme(), "http" | "https") => base,
+            // Only an address is repeated: other texts may contain a secret.
+            _ if is_address(url) => {
+                return Err(invalid(format!("{url:?} is not a URL; did you mean http://{url}?")));
+            }
+            Ok(_) => return Err(invalid("http:// or https:// was expected".to_owned())),
+            Err(error) => {
+                return Err(invalid(format!("{error}; http://HOST:PORT was expected")));
+            }
+        };
+        if !base.path().ends_with('/') {
+            let path = format!("{}/", base.path());
+            base.set_path(&path);
+        }
+        Ok(base)
+    }
+}
+
+/// Whether a text can be a host, with or without a port.
+fn is_address(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-.:[]".contains(c))
 }
 
 /// A PEM text, and its origin.
@@ -171,6 +199,21 @@ impl std::fmt::Debug for Token {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_without_a_scheme_is_answered_with_its_url_and_a_secret_is_not_repeated() {
+        let error = |url| Options::new(url).base_url().unwrap_err().to_string();
+        for address in ["127.0.0.1:9090", "thanos:9090", "prometheus", "[::1]:9090"] {
+            let hint = format!("{address:?} is not a URL; did you mean http://{address}?");
+            assert_eq!(error(address), format!("--prometheus-url: {hint}"));
+        }
+        for url in ["ann:s3cr3t@host:9090", "host:9090/?token=s3cr3t", "ftp://host/s3cr3t", ""] {
+            let error = error(url);
+            assert!(error.ends_with(" was expected") && !error.contains("s3cr3t"), "{error}");
+        }
+        let base = Options::new("http://host/prometheus").base_url().unwrap();
+        assert_eq!(base.as_str(), "http://host/prometheus/");
+    }
 
     #[tokio::test]
     async fn a_token_that_no_header_can_have_is_named_by_its_file_and_not_shown() {

@@ -45,7 +45,7 @@ impl Shutdown {
             ended = orderly.first_end() => Some(ended),
         };
         if let Some(ended) = &ended {
-            tracing::error!(error = %ended, "Stopping: a task ended");
+            tracing::error!(error = ended.to_string(), "Stopping: a task ended");
         }
         let _ = self.failing.send(());
         // After a failure another task may never end.

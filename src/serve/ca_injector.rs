@@ -182,7 +182,7 @@ pub async fn run_ca_injector(
                 Some(Err(error)) => {
                     if let Some(failures) = failures.failed() {
                         let error = worded_watch(&error);
-                        tracing::warn!(%error, failures, "Failed to watch APIServices");
+                        tracing::warn!(error, failures, "Failed to watch APIServices");
                     }
                     // It fails no check: with insecureSkipTLSVerify, or if another tool sets caBundle,
                     // the permission is not needed.

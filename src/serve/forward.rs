@@ -168,7 +168,10 @@ fn parse_discovery(group: ApiGroup, body: &[u8]) -> BTreeSet<ServedResource> {
     let list: ApiResourceList = match serde_json::from_slice(body) {
         Ok(list) => list,
         Err(error) => {
-            tracing::warn!(%error, "Failed to parse discovery of forward target");
+            tracing::warn!(
+                error = error.to_string(),
+                "Failed to parse discovery of forward target"
+            );
             return BTreeSet::new();
         }
     };

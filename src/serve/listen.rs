@@ -87,7 +87,10 @@ fn bind(address: SocketAddr) -> std::io::Result<TcpListener> {
         Err(error)
             if !matches!(error.kind(), ErrorKind::AddrInUse | ErrorKind::PermissionDenied) =>
         {
-            tracing::debug!(%error, "Failed to listen on IPv6, listening on IPv4");
+            tracing::debug!(
+                error = error.to_string(),
+                "Failed to listen on IPv6, listening on IPv4"
+            );
             bind_one((Ipv4Addr::UNSPECIFIED, address.port()).into())
         }
         bound => bound,
@@ -157,7 +160,7 @@ impl Listener {
                 accepted = self.tcp.accept(), if tasks.len() < MAX_TASKS => match accepted {
                     Ok(accepted) => accepted,
                     Err(error) => {
-                        tracing::warn!(%error, "Failed to accept connection");
+                        tracing::warn!(error = error.to_string(), "Failed to accept connection");
                         tokio::time::sleep(Duration::from_millis(50)).await;
                         continue;
                     }
@@ -217,7 +220,9 @@ async fn serve_connection(
     let _ = stream.set_nodelay(true);
     let stream = match timeout_at(handle.deadline(), tls.accept(stream)).await {
         Ok(Ok(stream)) => stream,
-        Ok(Err(error)) => return tracing::debug!(%source, %error, "TLS handshake failed"),
+        Ok(Err(error)) => {
+            return tracing::debug!(%source, error = error.to_string(), "TLS handshake failed");
+        }
         Err(_) => return tracing::debug!(%source, "TLS handshake timed out"),
     };
     let session = stream.get_ref().1;
@@ -260,7 +265,7 @@ async fn serve_connection(
 
 fn log_end<E: std::fmt::Display>(source: IpAddr, ended: Result<(), E>) {
     if let Err(error) = ended {
-        tracing::debug!(%source, %error, "Connection failed");
+        tracing::debug!(%source, error = error.to_string(), "Connection failed");
     }
 }
 

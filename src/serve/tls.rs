@@ -208,7 +208,10 @@ impl ReloadedCertificate {
                 tracing::info!(file = %files[0].display(), "Reloaded serving certificate");
             }
             Err(error) => {
-                tracing::error!(%error, "Failed to reload serving certificate, keeping the previous one");
+                tracing::error!(
+                    error = error.to_string(),
+                    "Failed to reload serving certificate, keeping the previous one"
+                );
             }
         }
     }

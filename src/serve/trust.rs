@@ -134,7 +134,7 @@ fn verifier(key: &str, pem: &str) -> Result<Arc<dyn ClientCertVerifier>, String>
     for certificate in CertificateDer::pem_slice_iter(pem.as_bytes()) {
         let certificate = certificate.map_err(|error| format!("{key}: not PEM: {error}"))?;
         if let Err(error) = roots.add(certificate) {
-            tracing::warn!(key, %error, "Ignored invalid CA certificate");
+            tracing::warn!(key, error = error.to_string(), "Ignored invalid CA certificate");
         }
     }
     WebPkiClientVerifier::builder(roots.into())
@@ -265,7 +265,7 @@ pub async fn run_trust_reflector(
                 Some(Err(error)) => {
                     if let Some(failures) = failures.failed() {
                         let error = worded_watch(&error);
-                        tracing::warn!(%error, failures, configmap, "Failed to watch trusted CAs");
+                        tracing::warn!(error, failures, configmap, "Failed to watch trusted CAs");
                     }
                     continue;
                 }

@@ -221,7 +221,7 @@ fn an_invalid_flag_is_refused_with_the_expected_values() {
         ("--prometheus-url=ftp://x", "http:// or https:// was expected"),
         ("--prometheus-timeout=5", "such as 250ms, 15s or 5m"),
         ("--log-level=plimsoll=loud", "--log-level"),
-        ("--log-level=verbose", "\"verbose\" is no level"),
+        ("--log-level=verbose", "\"verbose\" is not a log level"),
         ("--tls-cert-file=/nowhere/tls.crt", "--tls-private-key-file"),
         ("--kubeconfig=/nowhere/config", "/nowhere/config"),
     ] {

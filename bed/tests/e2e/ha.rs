@@ -356,9 +356,9 @@ fn a_frozen_cluster_is_evaluated_and_not_scaled() {
         let ns = Namespace::new(cluster, "frozen").await;
         ns.deployment("web", 1, "queue 20").await;
         ns.autoscaler("web", "queue", "10", 3).await;
-        let wanted = |c: &serde_json::Value| c["message"].to_string().contains("wanted");
-        let message = ns.wait_condition("web", "Frozen", SOON, wanted).await;
-        assert_eq!(message, "the scale is left at 1, though 2 are wanted: incident 42");
+        let held = |c: &serde_json::Value| c["message"].to_string().contains("desired");
+        let message = ns.wait_condition("web", "Frozen", SOON, held).await;
+        assert_eq!(message, "the scale stays at 1 (desired: 2): incident 42");
         // The freeze outlives a restart of the leader and the loss of the Lease.
         a.process.ask_to_stop();
         leads(cluster, "b", SOON).await;

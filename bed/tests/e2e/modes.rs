@@ -25,7 +25,7 @@ fn a_preview_shows_its_decisions_beside_the_hpa_that_scales() {
         autoscaler(ns, 20, "mode: Preview").await;
         ns.wait_replicas("Deployment", "web", FOLLOWS, |replicas| replicas == 8).await;
         let shown = |c: &Value| {
-            c["status"] == "True" && c["message"].to_string().contains("left at 8, though 16")
+            c["status"] == "True" && c["message"].to_string().contains("stays at 8 (desired: 16)")
         };
         ns.wait_condition("web", "Preview", FOLLOWS, shown).await;
         eventually("the preview wants more", SOON, async || {

@@ -369,7 +369,7 @@ fn legend(marks: &mut Vec<Mark>, top: f64, has_was: bool) {
         (Ink::Load, "load"),
         (Ink::Needed, "needed pods"),
         (Ink::Ready(0), "ready (a color each)"),
-        (Ink::Wanted, "wanted"),
+        (Ink::Wanted, "desired"),
         (Ink::Was, "there were"),
         (Ink::Short, "short: needed, but not ready"),
         (Ink::Low, "low confidence"),

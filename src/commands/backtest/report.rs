@@ -217,7 +217,7 @@ impl Tried {
     pub fn shown(&self) -> Vec<String> {
         let width = self.recordings.first().map_or(0, |one| one.axis.width);
         let mut texts = vec![format!(
-            "The charts show each {}: the least and the most load, the most needed and the fewest ready pods, and the last replicas that are wanted.",
+            "The charts show each {}: the least and the most load, the most needed and the fewest ready pods, and the last desired replicas.",
             span(width)
         )];
         for (candidate, recording) in self.candidates.iter().zip(&self.recordings) {

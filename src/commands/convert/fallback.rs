@@ -36,7 +36,7 @@ pub fn convert(
         return false;
     }
     if target.is_some_and(|target| !target.parse::<i64>().is_ok_and(|target| target > 0)) {
-        conversion.note("fallback is left out: KEDA reads none where advanced.scalingModifiers.target is no whole number");
+        conversion.note("fallback is left out: KEDA reads none where advanced.scalingModifiers.target is not a whole number");
         return false;
     }
     if fallback.failure_threshold < 0 || fallback.replicas < 0 {

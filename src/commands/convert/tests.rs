@@ -384,7 +384,7 @@ fn an_object_that_becomes_no_autoscaler_has_no_notes_on_that() {
     let same = cron.replace("2.5", "2");
     for (triggers, error, note) in [
         (rabbit, "none of its triggers", Some("of type rabbitmq")),
-        (cron, "none of its triggers", Some("\"2.5\" is no whole number")),
+        (cron, "none of its triggers", Some("\"2.5\" is not a whole number")),
         (&same, "left out: spec.triggers[0].metadata.end", None),
     ] {
         let made = converted(&format!(

@@ -212,7 +212,7 @@ fn a_trigger_that_is_left_out_is_said_to_be() {
     for (wrong, expected) in [
         (
             "{type: cron, metadata: {timezone: UTC, start: 0 8 * * *, end: 0 18 * * *, desiredReplicas: five}}",
-            "metadata.desiredReplicas \"five\" is no whole number",
+            "metadata.desiredReplicas \"five\" is not a whole number",
         ),
         (
             "{type: memory, metricType: Utilization, metadata: {value: 80%}}",
@@ -224,7 +224,7 @@ fn a_trigger_that_is_left_out_is_said_to_be() {
         ),
         (
             "{type: prometheus, metadata: {query: 'x{namespace=\"shop\"}', threshold: '0'}}",
-            "metadata.threshold \"0\" is no number between",
+            "metadata.threshold \"0\" is not a number between",
         ),
         (
             "{type: prometheus, metadata: {query: 'x{namespace=\"shop\"}'}}",

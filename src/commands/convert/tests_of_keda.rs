@@ -405,7 +405,7 @@ fn thresholds_are_rounded_as_keda_does() {
         let more = named("a");
         let (spec, notes) = scaled(&format!("  triggers: [{more}, {trigger}]\n"));
         assert_eq!(spec["customMetrics"].as_array().map(Vec::len), Some(1), "{notes}");
-        assert!(notes.contains("is no number between 0.001 and 9.2e15"), "{notes}");
+        assert!(notes.contains("is not a number between 0.001 and 9.2e15"), "{notes}");
     }
     for (activation, expected, is_noted) in
         [("0.0019", json!("0.002"), true), ("0.0004", Value::Null, true), ("0", Value::Null, false)]

@@ -193,7 +193,7 @@ fn cron(
     let given = field("desiredReplicas");
     let Ok(replicas) = given.parse::<i32>() else {
         conversion
-            .missing(&format!("{path}: metadata.desiredReplicas {given:?} is no whole number"));
+            .missing(&format!("{path}: metadata.desiredReplicas {given:?} is not a whole number"));
         return None;
     };
     if replicas == 0 {
@@ -368,7 +368,8 @@ pub fn target(
     match number(text).and_then(thousandths) {
         Some(milli) if milli > 0 => Some(noted(conversion, what, text, milli)),
         _ => {
-            conversion.missing(&format!("{what} {text:?} is no number between 0.001 and 9.2e15"));
+            conversion
+                .missing(&format!("{what} {text:?} is not a number between 0.001 and 9.2e15"));
             None
         }
     }
@@ -411,7 +412,7 @@ pub fn activation(
             }
         }
         None => conversion.missing(&format!(
-            "{what} {text:?} is no number up to 9.2e15: without it, more than 0 is active"
+            "{what} {text:?} is not a number up to 9.2e15: without it, more than 0 is active"
         )),
     }
 }

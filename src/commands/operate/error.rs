@@ -42,7 +42,7 @@ pub enum OperateError {
     Refused(String),
     /// There is no such Lease, so there is no leader to freeze.
     #[error(
-        "there is no Lease {lease}, so nobody would hear it and nothing was written; \
+        "there is no Lease {lease}, so nothing was written; \
          --plimsoll-namespace and --lease name that of Plimsoll{others}"
     )]
     NoLease {
@@ -53,8 +53,8 @@ pub enum OperateError {
     },
     /// No leader acknowledged.
     #[error(
-        "nobody answers: Lease {lease} was last renewed at {renewed}. It is marked as {done}, which \
-         counts for whoever leads next; look at the pods of Plimsoll, and at --plimsoll-namespace and --lease"
+        "no replica renews the Lease: {lease} was last renewed at {renewed}. It is marked as {done}, \
+         which the next leader obeys; check the pods of Plimsoll, --plimsoll-namespace and --lease"
     )]
     NotAcknowledged {
         /// The namespace and name of the Lease.
@@ -69,7 +69,7 @@ pub enum OperateError {
     FrozenUnheard(String),
     /// Another user froze or thawed at the same time, or the freeze has ended, or the Lease was recreated.
     #[error(
-        "Lease {lease} was frozen, thawed or made anew meanwhile, or the freeze has ended; \
+        "Lease {lease} was frozen, thawed or recreated meanwhile, or the freeze has ended; \
          `plimsoll status` says how it is now"
     )]
     Superseded {

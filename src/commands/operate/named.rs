@@ -1,6 +1,5 @@
 //! The autoscaler that a command is about: an Autoscaler, or a native HPA by `hpa/NAME`.
 
-use super::super::nearest::nearest;
 use super::super::shown::{Shown, joined};
 use super::super::story::{Standing, Status, Subject, clean, plain};
 use super::cluster::Cluster;
@@ -9,6 +8,7 @@ use super::error::{OperateError, api_error};
 use crate::config::{ObjectFlags, OutputFormat};
 use crate::crd::{Autoscaler, Executor};
 use crate::kube_error::worded;
+use crate::nearest::nearest;
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerKind;
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;

@@ -65,14 +65,14 @@ const ADVICE: &[Advice] = &[
     ),
     of(
         "",
-        "only a part of the answer",
+        "returned only part of the result",
         "a store of Thanos, a remote read or a node of VictoriaMetrics is down",
     ),
     // Of a metric of any type: the query is right, or not known to be wrong.
     of("", "Prometheus did not answer", PROMETHEUS),
     of("", "Prometheus can't be reached", PROMETHEUS),
     of("", "Prometheus answered", PROMETHEUS),
-    of("", "Prometheus's answer", PROMETHEUS),
+    of("", "invalid response of Prometheus", PROMETHEUS),
     of(
         "FailedGetPodsMetric",
         "",

@@ -25,7 +25,7 @@ pub struct Standing {
 /// What the status of an autoscaler has.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Status {
-    /// The replicas now, those wanted, and the fewest and most that are allowed.
+    /// The replicas now, the desired ones, and the fewest and most that are allowed.
     pub current: Option<i32>,
     pub desired: Option<i32>,
     pub bounds: (i32, i32),
@@ -60,8 +60,7 @@ pub fn no_decision(
                 writeln!(text, "Known     since {}, but none in the {before} before", date(first));
         }
         None => {
-            text +=
-                "Known     none: it was never decided for, or all replicas were restarted since\n"
+            text += "Known     none: Plimsoll never decided for it, or all replicas were restarted since\n"
         }
     }
     if let Some(began) = began {
@@ -84,7 +83,7 @@ pub fn standing(subject: &Subject, status: &Status, why: &str, now: UnixMillis) 
     let (min, max) = status.bounds;
     let _ = writeln!(
         text,
-        "Replicas    {} now, {} wanted, {min} to {max} allowed",
+        "Replicas    {} now, {} desired, {min} to {max} allowed",
         count(status.current),
         count(status.desired)
     );

@@ -20,7 +20,7 @@ pub fn log_level(text: &str) -> Result<String, String> {
         match LEVELS.contains(&level.as_str()) {
             true => Ok(module + &level),
             false => Err(format!(
-                "{level:?} is no level: {}, or a module's as in plimsoll::serve=debug was expected",
+                "{level:?} is not a log level: {} was expected, also by module (plimsoll::serve=debug)",
                 LEVELS.join(", ")
             )),
         }
@@ -184,7 +184,7 @@ mod tests {
         assert_eq!(log_level("warning").as_deref(), Ok("warn"));
         assert_eq!(log_level("INFO, plimsoll=Warning").as_deref(), Ok("info,plimsoll=warn"));
         for wrong in ["verbose", "", "info,plimsoll", "plimsoll=loud"] {
-            assert!(log_level(wrong).unwrap_err().contains("is no level"), "{wrong}");
+            assert!(log_level(wrong).unwrap_err().contains("is not a log level"), "{wrong}");
         }
     }
 

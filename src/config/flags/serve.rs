@@ -178,8 +178,8 @@ pub struct ServeFlags {
     #[arg(long, value_name = "NAME", default_value = "plimsoll", help_heading = SERVING)]
     pub service_name: String,
 
-    /// How native HorizontalPodAutoscalers are handled: decide beside kube-controller-manager (observe), decide and
-    /// scale (manage), or serve their metrics only (ignore).
+    /// How native HorizontalPodAutoscalers are handled: decide and compare with kube-controller-manager (observe),
+    /// decide and scale (manage), or serve their metrics only (ignore).
     #[arg(long, value_enum, default_value_t = NativeHpas::Observe, help_heading = AUTOSCALING)]
     pub native_hpas: NativeHpas,
 

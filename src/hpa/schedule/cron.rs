@@ -242,7 +242,9 @@ impl Field {
             None => 1,
             Some(Some(step)) => step,
             Some(None) => {
-                return Err(format!("{name} {text:?} has a step that is no number from 1 to 99"));
+                return Err(format!(
+                    "{name} {text:?} has a step that is not a number from 1 to 99"
+                ));
             }
         };
         Ok((first..=last).step_by(step.into()).fold(0, |bits, value| bits | 1 << value))

@@ -61,7 +61,7 @@ pub struct ScheduleSpec {
     #[schemars(length(min = 1, max = 256))]
     pub time_zone: Option<String>,
 
-    /// from is the begin of a single window, inclusive: an RFC 3339 time such as
+    /// from is the start of a single window, inclusive: an RFC 3339 time such as
     /// `2026-11-27T06:00:00+01:00`, or a local time in timeZone such as `2026-11-27T06:00:00`. Needs `until`. If it is not set, `start` and `end` are
     /// required.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -88,7 +88,7 @@ pub struct ScheduleSpec {
     #[schemars(range(min = 1))]
     pub max_replicas: Option<i32>,
 
-    /// ramp is the time from the begin of a window in which the bounds move in a straight line to
+    /// ramp is the time from the start of a window in which the bounds move in a straight line to
     /// those of the schedule, rounded up to whole replicas: a duration such as `10m` or `1h30m`,
     /// from 1s to 24h. If it is not set, they move at once. At the end of a window they always do;
     /// the policies of behavior.scaleDown limit how fast replicas are removed; with selectPolicy Disabled all go at once.

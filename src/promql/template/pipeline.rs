@@ -205,7 +205,7 @@ impl<'a> PipelineParser<'a> {
         let value = match (text.parse::<i64>(), text.parse::<f64>()) {
             (Ok(int), _) => Value::Int(int),
             (_, Ok(float)) => Value::Float(float),
-            _ => return self.fail(format!("{text:?} is no number")),
+            _ => return self.fail(format!("{text:?} is not a number")),
         };
         self.at += end;
         Ok(Operand::Value(value))

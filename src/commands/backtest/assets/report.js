@@ -388,7 +388,7 @@ class Report {
       const at = before(decisions.length, this.#time - page.from + 0.0005, (row) => decisions[row][0]);
       const decision = at < 0 ? null : decisionOf(candidate, decisions[at]);
       const needed = candidate.needed[slot] ?? "unknown";
-      const state = `At this time: ${needed} needed, ${candidate.ready[slot]} ready, ${candidate.wanted[slot]} wanted`;
+      const state = `At this time: ${needed} needed, ${candidate.ready[slot]} ready, ${candidate.wanted[slot]} desired`;
       const title = element("h3", {}, element("span", { class: `swatch of${index}`, "aria-hidden": "true" }), candidate.name);
       of.push(title, element("p", { class: "state" }, `${state}.`));
       if (decision === null) {
@@ -416,7 +416,7 @@ class Report {
       find("differences").parentElement.hidden = true;
       return;
     }
-    setText(find("difference-title"), `Difference of wanted replicas against ${names[0]}`);
+    setText(find("difference-title"), `Difference of desired replicas against ${names[0]}`);
     const all = page.candidates.flatMap((_, of) => (of > 0 ? parts(of) : []));
     all.sort((a, b) => Math.abs(b.podHours) - Math.abs(a.podHours));
     const most = all.slice(0, DIFFERENCES);
