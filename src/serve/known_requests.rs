@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// The bytes of known requests. A namespace takes no more than it leaves free.
 pub const KNOWN_REQUEST_BYTES: usize = 12 << 20;
+/// The name that requests about the whole cluster are counted to.
+pub const CLUSTER: &str = "";
 /// How long a request is known.
 const KNOWN_REQUEST_TTL: Duration = Duration::from_secs(60);
 

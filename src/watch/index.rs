@@ -388,6 +388,15 @@ mod tests {
     }
 
     #[test]
+    fn the_name_of_an_autoscaler_whose_spec_changes_is_in_memory_once() {
+        let mut index = Index::default();
+        index.put_hpa(key("a"), hpa(&["x"]));
+        index.put_hpa(key("a"), hpa(&["y"]));
+        let [(_, user, _)] = &*index.published["shop"]["y"] else { panic!("it has one user") };
+        assert!(index.hpas.keys().all(|known| Arc::ptr_eq(known, user)));
+    }
+
+    #[test]
     fn the_query_of_an_autoscaler_takes_precedence_over_the_name_in_an_hpa() {
         let mut index = Index::default();
         let mut publish = |name: &str, kind, query| {
