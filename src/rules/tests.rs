@@ -379,7 +379,7 @@ async fn the_slow_listings_of_teams_delay_none_of_the_administrators_and_fail_no
     let object = async |namespace: &str| {
         let (pods, web) = (GroupResource::core("pods"), ObjectSelection::Name("web"));
         let found =
-            rules.objects(namespace, &pods, web, "x", &Selector::default(), Reader::Decision).await;
+            rules.query(namespace, &pods, web, "x", &Selector::default(), Reader::Decision).await;
         found.map(|_| ()).unwrap_err()
     };
     // It may be the rule's, and no other adapter is to be asked for it.
