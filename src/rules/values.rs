@@ -150,8 +150,9 @@ impl Rules {
         })
     }
 
-    /// Whether a query would be made again as it is: rules, resources and objects are the same.
-    pub fn is_current(&self, query: &RuleQuery) -> bool {
+    /// Whether a query would be made again as it is: rules, resources and the objects that this selector
+    /// selects are the same.
+    pub fn is_current(&self, query: &RuleQuery, selector: &Selector) -> bool {
         let RuleQuery { objects, namespace, metric, source, resources, .. } = query;
         if !Arc::ptr_eq(resources, &self.resources().map()) || !self.any(namespace) {
             return false;
@@ -169,7 +170,7 @@ impl Rules {
         same_source
             && match objects {
                 Objects::Named(_) => true,
-                Objects::Selected(names) => self.lister().has(names, namespace),
+                Objects::Selected(names) => self.selects(names, namespace, None, selector),
             }
     }
 
@@ -239,9 +240,15 @@ impl Rules {
         self.lister().pod_names(namespace, name, selector).await
     }
 
-    /// Whether the names of a namespace's pods would be the same again.
-    pub fn has_pod_names(&self, namespace: &str, names: &Names) -> bool {
-        self.lister().has(names, namespace)
+    /// Whether [`pod_names`](Self::pod_names) would be these again.
+    pub fn selects(
+        &self,
+        names: &Names,
+        namespace: &str,
+        name: Option<&str>,
+        selector: &Selector,
+    ) -> bool {
+        self.lister().selects(names, namespace, name, selector)
     }
 
     /// The labels of the pods that a selector selects, by namespace and name, optionally of one

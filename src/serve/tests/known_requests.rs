@@ -14,7 +14,7 @@ use crate::supervise::Spawner;
 use crate::watch::{ObjectKey, PodRecord, Resources, read_autoscaler};
 use axum::extract::State;
 use bytes::Bytes;
-use futures::future::{self, BoxFuture};
+use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use std::sync::atomic::{AtomicU32, Ordering};
 
