@@ -41,12 +41,12 @@ where
         (Instant::now() < expires).then_some(value)
     }
 
-    /// Removes the value of a key.
-    pub fn remove<Q: Eq + Hash + ?Sized>(&self, key: &Q)
+    /// Removes the value of a key, and returns it even if it has expired.
+    pub fn remove<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
-        self.entries.invalidate(key);
+        self.entries.remove(key).map(|(value, _)| value)
     }
 
     /// Inserts a value for the TTL of the cache.

@@ -7,7 +7,7 @@ use super::evaluate::Evaluation;
 use super::observe::read_target;
 use super::state::AutoscalerState;
 use super::status;
-use crate::hpa::{ConditionKind, Metric, Outcome, Reason, Spec};
+use crate::hpa::{Condition, ConditionKind, Metric, Outcome, Spec};
 use crate::watch::AutoscalerRef;
 
 /// Keeps the history of a decision and shows it in the live status.
@@ -77,7 +77,7 @@ fn leader_shows_failure(
     state: &AutoscalerState,
 ) -> bool {
     let active = state.status.condition(ConditionKind::ScalingActive);
-    if active.is_some_and(|active| !active.status && active.reason != Reason::ScalingDisabled) {
+    if active.is_some_and(Condition::is_fault) {
         return true;
     }
     let Some(record) = ctx.cluster.read(|index| index.autoscaler(&autoscaler.key)) else {

@@ -40,9 +40,9 @@ pub async fn fetch(
             let selector: Selector = selector.parse().ok()?;
             let series = id.parsed.as_ref().ok()?;
             let selection = ObjectSelection::Selector(&selector);
-            let values = rules
-                .objects(namespace, &pods, selection, &id.name, series, Reader::Decision)
-                .await;
+            let query =
+                rules.query(namespace, &pods, selection, &id.name, series, Reader::Decision);
+            let values = async { rules.values(&query.await?).await }.await;
             let (queries, values) = match values {
                 Ok(found) => (vec![found.handle], Ok(found.values)),
                 Err(failure) => (Vec::new(), Err(failed(failure))),
@@ -65,16 +65,9 @@ pub async fn fetch(
             let key = ObjectMetric { resource: resource.clone(), namespaced, metric };
             rules.serves(of, &key).then_some(())?;
             let series = id.parsed.as_ref().ok()?;
-            let values = rules
-                .objects(
-                    of,
-                    &resource,
-                    ObjectSelection::Name(name),
-                    &id.name,
-                    series,
-                    Reader::Decision,
-                )
-                .await;
+            let selection = ObjectSelection::Name(name);
+            let query = rules.query(of, &resource, selection, &id.name, series, Reader::Decision);
+            let values = async { rules.values(&query.await?).await }.await;
             Some(match values.map_err(failed) {
                 Ok(found) => {
                     let value = found.values.first().map(|value| value.value.milli());

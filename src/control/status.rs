@@ -51,9 +51,7 @@ pub fn render(status: &Status, spec: &Spec, generation: Option<i64>) -> Autoscal
 /// to be. Argo CD, Flux and `kubectl wait` read it.
 pub fn set_ready(status: &mut Status, now: UnixMillis) {
     let of = |kind| status.condition(kind);
-    let fault = |condition: &&hpa::Condition| {
-        !condition.status && condition.reason != Reason::ScalingDisabled
-    };
+    let fault = |condition: &&hpa::Condition| condition.is_fault();
     let paused = of(ConditionKind::Paused).filter(|paused| paused.status);
     let able = of(ConditionKind::AbleToScale);
     let is_invalid = |able: &&hpa::Condition| {

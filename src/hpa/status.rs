@@ -115,6 +115,13 @@ pub struct Condition {
     said: Arc<Said>,
 }
 
+impl Condition {
+    /// Whether it says that something fails: not that scaling is switched off.
+    pub fn is_fault(&self) -> bool {
+        !self.status && self.reason != Reason::ScalingDisabled
+    }
+}
+
 /// What a condition says. Those of thousands of autoscalers say the same, which is in memory once.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Said {

@@ -223,11 +223,12 @@ impl Client {
         let result = exchange.await.unwrap_or(Err(Error::Timeout(timeout)));
         let took = started.elapsed();
         let result = result.map(|(bytes, reservation)| Body::new(bytes, reservation, took));
-        // A query that is given up early, or of a user, may just be slow.
-        let may_be_slow = within.is_some() || is_user(flows);
-        self.record(&result, took, may_be_slow);
+        let given_up = within.is_some() && matches!(result, Err(Error::Timeout(_)));
+        let outcome = if given_up { "given_up" } else { outcome(&result) };
+        // A query that is given up, or of a user, may just be slow.
+        self.record(&result, (outcome, took), given_up || is_user(flows));
         let completion = match &result {
-            Err(Error::Timeout(_)) if within.is_some() => Completion::Unknown,
+            _ if given_up => Completion::Unknown,
             Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => {
                 Completion::Late
             }
@@ -252,10 +253,15 @@ impl Client {
     }
 
     /// Counts a request, and records whether the server serves.
-    fn record(&self, result: &Result<Body, Error>, took: Duration, may_be_slow: bool) {
+    fn record(
+        &self,
+        result: &Result<Body, Error>,
+        (outcome, took): (&'static str, Duration),
+        may_be_slow: bool,
+    ) {
         if let Some(metrics) = &self.metrics {
             let bytes = result.as_ref().ok().map(|body| body.len());
-            metrics.queried(outcome(result), took, bytes);
+            metrics.queried(outcome, took, bytes);
         }
         let serves = match result {
             Ok(_) => true,

@@ -1,14 +1,16 @@
 //! Lists the objects of the cluster that metrics describe.
 
 use super::failure::RuleQueryError;
+use crate::hpa::Phase;
 use crate::k8s::{LabelSet, Selector};
 use crate::kube_error::worded;
-use crate::watch::{Cluster, GroupResource, ObjectKey, ResourceInfo};
+use crate::watch::{Cluster, GroupResource, Index, ObjectKey, PodRecord, ResourceInfo};
 use kube::Api;
 use kube::api::{ListParams, ObjectMeta};
 use kube::core::DynamicObject;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// The timeout of listing objects.
@@ -25,9 +27,9 @@ pub(super) struct ObjectLister {
 pub struct Names {
     /// The names.
     pub names: Vec<String>,
-    /// The version of the namespace's pods that they were selected of, as the index has it; none if they were
+    /// A version of the namespace's pods of which they are selected, as the index has it; none if they were
     /// not selected from the index.
-    version: Option<u64>,
+    version: Option<AtomicU64>,
 }
 
 impl Names {
@@ -65,20 +67,9 @@ impl ObjectLister {
         selector: &Selector,
     ) -> Result<Names, RuleQueryError> {
         let known = self.cluster.read(|index| {
-            let version = Some(index.pods_version(namespace)?);
-            let names = match name {
-                Some(name) => {
-                    let pod = index.pod(namespace, name);
-                    let is_selected =
-                        pod.is_some_and(|pod| selector.matches(|key| pod.labels.get(key)));
-                    is_selected.then(|| name.to_owned()).into_iter().collect()
-                }
-                None => {
-                    let selected = index.select(namespace, selector).into_iter();
-                    selected.map(|(name, _)| name.to_owned()).collect()
-                }
-            };
-            Some(Names { names, version })
+            let version = Some(index.pods_version(namespace)?.into());
+            let pods = selected(index, namespace, name, selector).into_iter();
+            Some(Names { names: pods.map(|(name, _)| name.to_owned()).collect(), version })
         });
         if let Some(known) = known {
             return Ok(known);
@@ -87,10 +78,28 @@ impl ObjectLister {
         Ok(Names { names: pods.into_keys().map(|key| key.name).collect(), version: None })
     }
 
-    /// Whether names would be selected again: those of pods of this namespace in the index.
-    pub(super) fn has(&self, names: &Names, namespace: &str) -> bool {
-        names.may_be_kept()
-            && names.version == self.cluster.read(|index| index.pods_version(namespace))
+    /// Whether [`pod_names`](Self::pod_names) would be these again. If only others have changed, that is known until
+    /// the next change.
+    pub(super) fn selects(
+        &self,
+        names: &Names,
+        namespace: &str,
+        name: Option<&str>,
+        selector: &Selector,
+    ) -> bool {
+        let Some(version) = &names.version else { return false };
+        self.cluster.read(|index| {
+            let Some(now) = index.pods_version(namespace) else { return false };
+            if version.load(Ordering::Relaxed) == now {
+                return true;
+            }
+            let pods = selected(index, namespace, name, selector);
+            let same = pods.iter().map(|(name, _)| *name).eq(&names.names);
+            if same {
+                version.store(now, Ordering::Relaxed);
+            }
+            same
+        })
     }
 
     /// The labels of the pods that a selector selects, by namespace and name, optionally of one
@@ -110,11 +119,8 @@ impl ObjectLister {
         let known = self.cluster.read(|index| {
             let namespaces = namespace.map_or_else(|| index.namespaces(), |one| vec![one]);
             let of = |namespace| {
-                let selected = index.select(namespace, selector).into_iter();
-                let wanted = selected.filter(|(named, pod)| {
-                    name.is_none_or(|name| name == *named)
-                        && (!running || pod.phase == crate::hpa::Phase::Running)
-                });
+                let pods = selected(index, namespace, name, selector).into_iter();
+                let wanted = pods.filter(|(_, pod)| !running || pod.phase == Phase::Running);
                 wanted.map(move |(name, pod)| (key(namespace, name), pod.labels.clone()))
             };
             index.pods_known().then(|| namespaces.into_iter().flat_map(of).collect())
@@ -171,6 +177,19 @@ impl ObjectLister {
             .map_err(|error| unlistable(worded(&error)))?;
         Ok(list.items.into_iter().map(|object| object.metadata).collect())
     }
+}
+
+/// The pods of a namespace that a selector selects, optionally only the one of this name, sorted.
+fn selected<'a>(
+    index: &'a Index,
+    namespace: &str,
+    name: Option<&'a str>,
+    selector: &Selector,
+) -> Vec<(&'a str, &'a PodRecord)> {
+    let Some(name) = name else { return index.select(namespace, selector) };
+    let pod = index.pod(namespace, name);
+    let pod = pod.filter(|pod| selector.matches(|key| pod.labels.get(key)));
+    pod.map(|pod| (name, pod)).into_iter().collect()
 }
 
 /// The resource of pods, as discovery describes it.

@@ -7,7 +7,7 @@ use super::registry::{ObjectMetric, RuleSource};
 use super::rule_set::RuleSet;
 use crate::k8s::{Quantity, Selector};
 use crate::promql::matcher::{Matcher, is_label_name};
-use crate::samples::{ObjectQuery, ObjectSample, ObjectSamples};
+use crate::samples::{ObjectQuery, ObjectSample, ObjectSamples, Store};
 use crate::time::UnixMillis;
 use crate::watch::{ResourceInfo, ResourceMap};
 use std::sync::Arc;
@@ -55,8 +55,8 @@ pub(super) enum Objects {
 
 /// What a metric of objects is queried from.
 pub(super) enum ObjectSource {
-    /// A rule of the administrator.
-    Administrator(Arc<RuleSet>, RuleSource),
+    /// A rule of the administrator, and the results of its server.
+    Administrator(Arc<RuleSet>, RuleSource, Store),
     /// A MetricRule of the namespace.
     MetricRule(Source),
 }

@@ -242,10 +242,15 @@ impl Rules {
         &self.0.lister
     }
 
-    /// The server of a name; without a name, the server of the flags.
-    pub(super) fn backend(&self, name: Option<&String>) -> Backend {
-        let named = name.and_then(|name| self.state().backends.get(name).cloned());
-        named.unwrap_or_else(|| self.0.default.clone())
+    /// The server that rules of a state name; without a name, the server of the flags.
+    pub(super) fn backend(&self, state: &RulesState, name: Option<&String>) -> Backend {
+        let named = name.and_then(|name| state.backends.get(name));
+        named.unwrap_or(&self.0.default).clone()
+    }
+
+    /// The results of the server of the flags.
+    pub(super) fn default_store(&self) -> &Store {
+        &self.0.default.samples
     }
 
     /// Lists the series of all rules at each interval and when rules change, and in between those whose
@@ -302,13 +307,13 @@ impl Rules {
     ) -> BTreeSet<SeriesQuery> {
         let _guard = self.0.relisting.lock().await;
         self.0.default.prometheus.count_listing(reason);
-        let rules = self.rules();
+        let state = self.state();
         let since = self.listed_since();
-        let mut queries = series_queries(&rules);
+        let mut queries = series_queries(&state.rules);
         queries.retain(|query| only.is_none_or(|only| only.contains(*query)));
         let queries: Vec<SeriesQuery> = queries.into_iter().cloned().collect();
         let list = async |query: SeriesQuery| {
-            let prometheus = self.backend(query.backend.as_ref()).prometheus;
+            let prometheus = self.backend(&state, query.backend.as_ref()).prometheus;
             let body = prometheus.series(&query.selector, since, &[]).await;
             let schemas = body.and_then(|body| decode_series_schemas(&body));
             let schemas = schemas.map_err(|error| error.to_string());

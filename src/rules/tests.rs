@@ -6,6 +6,7 @@ use super::{
     Rules,
 };
 use crate::clock::{Clock, Dated, WallClock};
+use crate::config::Config;
 use crate::k8s::Selector;
 use crate::prometheus::{BodyStream, Client, Options, Transport, TransportError};
 use crate::promql::query::PodQueries;
@@ -73,6 +74,7 @@ fn rules_in(
 ) -> Rules {
     let discovery = tower::service_fn(|_: http::Request<kube::client::Body>| async {
         let pods = serde_json::json!({"items": [{"versions": [{"version": "v1", "resources": [
+            {"resource": "namespaces", "responseKind": {"kind": "Namespace"}, "scope": "Cluster"},
             {"resource": "pods", "responseKind": {"kind": "Pod"}, "scope": "Namespaced"}]}]}]});
         let body = kube::client::Body::from(pods.to_string().into_bytes());
         Ok::<_, Infallible>(http::Response::new(body))
@@ -108,7 +110,7 @@ fn rules_in(
 }
 
 fn pod_queries() -> Reloadable<PodQueries> {
-    Reloadable::new(crate::config::Config::default().pod_queries)
+    Reloadable::new(Config::default().pod_queries)
 }
 
 type Shown = (Arc<AtomicUsize>, Arc<Mutex<Option<f64>>>);
@@ -377,7 +379,7 @@ async fn the_slow_listings_of_teams_delay_none_of_the_administrators_and_fail_no
     let object = async |namespace: &str| {
         let (pods, web) = (GroupResource::core("pods"), ObjectSelection::Name("web"));
         let found =
-            rules.objects(namespace, &pods, web, "x", &Selector::default(), Reader::Decision).await;
+            rules.query(namespace, &pods, web, "x", &Selector::default(), Reader::Decision).await;
         found.map(|_| ()).unwrap_err()
     };
     // It may be the rule's, and no other adapter is to be asked for it.
@@ -392,4 +394,55 @@ async fn the_slow_listings_of_teams_delay_none_of_the_administrators_and_fail_no
     assert!(rules.failing().is_empty());
     following.abort();
     administrators.abort();
+}
+
+/// A Prometheus with one series of one pod, of this value.
+#[derive(Debug)]
+struct OnePod(u8);
+
+impl Transport for OnePod {
+    fn send(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
+        let data = match request.uri().path() {
+            "/api/v1/series" => {
+                r#"[{"__name__":"hits","namespace":"shop","pod":"web"}]"#.to_owned()
+            }
+            _ => format!(
+                r#"{{"resultType":"vector","result":[{{"metric":{{"namespace":"shop","pod":"web"}},"value":[1,"{}"]}}]}}"#,
+                self.0
+            ),
+        };
+        let body = Bytes::from(format!(r#"{{"status":"success","data":{data}}}"#));
+        let body = futures::stream::once(async move { Ok(body) });
+        futures::future::ready(Ok(http::Response::new(body.boxed()))).boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_query_is_of_the_server_of_its_rule_though_that_is_removed_meanwhile() {
+    let server =
+        |value| Client::over(Arc::new(OnePod(value)), Options::new("http://prometheus")).unwrap();
+    let rules = rules_in(Cluster::default(), server(1), Clock::default(), &[], pod_queries());
+    rules.resources().refresh().await;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let of_backend = r#"rules:
+- seriesQuery: hits
+  resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}
+  metricsQuery: sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)
+"#;
+    std::fs::write(file.path(), of_backend).unwrap();
+    let mut set = Config::read(file.path()).unwrap().rules;
+    set.custom[0].series.backend = Some("b".to_owned());
+    set.backends.insert("b".to_owned(), server(2));
+    rules.replace(set);
+    let (pods, web) = (GroupResource::core("pods"), ObjectSelection::Name("web"));
+    let query = rules
+        .query("shop", &pods, web, "hits", &Selector::default(), Reader::Client)
+        .await
+        .unwrap();
+    rules.replace(RuleSet::default());
+    let samples = rules.samples(&query).await.unwrap();
+    assert_eq!(query.values(&samples).unwrap()[0].value, "2".parse().unwrap());
 }

@@ -106,12 +106,12 @@ impl Rules {
             return Err(RuleQueryError::NotFound);
         }
         let query = match &source {
-            ObjectSource::Administrator(rules, RuleSource { rule, series: name }) => {
+            ObjectSource::Administrator(rules, RuleSource { rule, series: name }, store) => {
                 let rule = &rules.custom[*rule];
                 let (query, label) =
                     self.rendered(rule, name, &info.name, namespace, names.to_vec(), series)?;
                 let caller = Caller::of(namespace).read_by(reader);
-                self.store(&source).object_query(&query, &label, caller)
+                store.object_query(&query, &label, caller)
             }
             ObjectSource::MetricRule(of) => {
                 let selector = selector_matchers(series)?;
@@ -119,7 +119,7 @@ impl Rules {
                 let query = blocking::run(|| of.query(names, &selector, &labels));
                 let query = query.map_err(RuleQueryError::Query)?;
                 let caller = Caller::user(namespace).read_by(reader);
-                self.store(&source).object_query(&query, &of.label, caller)
+                self.default_store().object_query(&query, &of.label, caller)
             }
         };
         let namespace = namespace.to_owned();
@@ -131,18 +131,35 @@ impl Rules {
     /// # Errors
     /// As [`RuleQueryError`] says.
     pub async fn samples(&self, query: &RuleQuery) -> Result<ObjectSamples, RuleQueryError> {
-        Ok(self.store(&query.source).samples(&query.query).await?)
+        let store = match &query.source {
+            ObjectSource::Administrator(_, _, store) => store,
+            ObjectSource::MetricRule(_) => self.default_store(),
+        };
+        Ok(store.samples(&query.query).await?)
     }
 
-    /// Whether a query would be made again as it is: rules, resources and objects are the same.
-    pub fn is_current(&self, query: &RuleQuery) -> bool {
+    /// The samples and values of a query.
+    ///
+    /// # Errors
+    /// As [`RuleQueryError`] says.
+    pub async fn values(&self, query: &RuleQuery) -> Result<ObjectValues, RuleQueryError> {
+        let samples = self.samples(query).await?;
+        Ok(ObjectValues {
+            values: query.values(&samples)?,
+            handle: samples.values.handle().clone(),
+        })
+    }
+
+    /// Whether a query would be made again as it is: rules, resources and the objects that this selector
+    /// selects are the same.
+    pub fn is_current(&self, query: &RuleQuery, selector: &Selector) -> bool {
         let RuleQuery { objects, namespace, metric, source, resources, .. } = query;
         if !Arc::ptr_eq(resources, &self.resources().map()) || !self.any(namespace) {
             return false;
         }
         let state = self.state();
         let same_source = match (state.registry.custom(metric), source) {
-            (Some(now), ObjectSource::Administrator(rules, source)) => {
+            (Some(now), ObjectSource::Administrator(rules, source, _)) => {
                 Arc::ptr_eq(&state.rules, rules) && now == source
             }
             (None, ObjectSource::MetricRule(source)) => {
@@ -153,7 +170,7 @@ impl Rules {
         same_source
             && match objects {
                 Objects::Named(_) => true,
-                Objects::Selected(names) => self.lister().has(names, namespace),
+                Objects::Selected(names) => self.selects(names, namespace, None, selector),
             }
     }
 
@@ -162,22 +179,14 @@ impl Rules {
         self.any_custom() || self.metric_rules().any(namespace)
     }
 
-    fn store(&self, source: &ObjectSource) -> Store {
-        let backend = match source {
-            ObjectSource::Administrator(rules, RuleSource { rule, .. }) => {
-                rules.custom[*rule].series.backend.as_ref()
-            }
-            ObjectSource::MetricRule(_) => None,
-        };
-        self.backend(backend).samples
-    }
-
     /// What a metric is queried from: a rule of the administrator, or else a MetricRule of the namespace. If
     /// neither serves it, the series of the administrator's rules are listed first.
     async fn source(&self, namespace: &str, metric: &ObjectMetric) -> Option<ObjectSource> {
         let administrators = |state: &RulesState| {
             let source = state.registry.custom(metric)?;
-            Some(ObjectSource::Administrator(state.rules.clone(), source.clone()))
+            let backend = state.rules.custom[source.rule].series.backend.as_ref();
+            let store = self.backend(state, backend).samples;
+            Some(ObjectSource::Administrator(state.rules.clone(), source.clone(), store))
         };
         let known = administrators(&self.state())
             .or_else(|| self.metric_rules().find(namespace, metric).map(ObjectSource::MetricRule));
@@ -218,25 +227,6 @@ impl Rules {
         Ok((Query { values: query.into(), times }, label))
     }
 
-    /// The values of a metric for objects of a resource. Without a namespace, the objects are cluster-scoped.
-    ///
-    /// # Errors
-    /// As [`RuleQueryError`] says.
-    pub async fn objects(
-        &self,
-        namespace: &str,
-        resource: &GroupResource,
-        selection: ObjectSelection<'_>,
-        metric: &str,
-        series: &Selector,
-        reader: Reader,
-    ) -> Result<ObjectValues, RuleQueryError> {
-        let query = self.query(namespace, resource, selection, metric, series, reader).await?;
-        let samples = self.samples(&query).await?;
-        let (values, handle) = (query.values(&samples)?, samples.values.handle().clone());
-        Ok(ObjectValues { values, handle })
-    }
-
     /// The names of the pods of a namespace that a selector selects, optionally only the one of this name.
     ///
     /// # Errors
@@ -250,9 +240,15 @@ impl Rules {
         self.lister().pod_names(namespace, name, selector).await
     }
 
-    /// Whether the names of a namespace's pods would be the same again.
-    pub fn has_pod_names(&self, namespace: &str, names: &Names) -> bool {
-        self.lister().has(names, namespace)
+    /// Whether [`pod_names`](Self::pod_names) would be these again.
+    pub fn selects(
+        &self,
+        names: &Names,
+        namespace: &str,
+        name: Option<&str>,
+        selector: &Selector,
+    ) -> bool {
+        self.lister().selects(names, namespace, name, selector)
     }
 
     /// The labels of the pods that a selector selects, by namespace and name, optionally of one
@@ -298,9 +294,11 @@ impl Rules {
             return Err(RuleQueryError::NotFound);
         }
         let found = self.known(metric, |state| {
-            Some((state.rules.clone(), state.registry.external(metric)?.clone()))
+            let source = state.registry.external(metric)?;
+            let backend = state.rules.external[source.rule].series.backend.as_ref();
+            Some((state.rules.clone(), source.clone(), self.backend(state, backend).samples))
         });
-        let (rules, source) = found.await.ok_or(RuleQueryError::NotFound)?;
+        let (rules, source, samples) = found.await.ok_or(RuleQueryError::NotFound)?;
         let rule = &rules.external[source.rule];
         let (caller, namespace) = (namespace, rule.namespace.as_deref().unwrap_or(namespace));
         let map = self.resources().map();
@@ -322,7 +320,6 @@ impl Rules {
             matchers.push((label, Matcher::Is(namespace.to_owned())));
         }
         let query = rule.render(&source.series, &matchers, &[]).map_err(RuleQueryError::Query)?;
-        let samples = self.backend(rule.series.backend.as_ref()).samples;
         let found = samples.series(&query.into(), &Caller::of(caller).read_by(reader)).await?;
         // The sum of the other values would be too small.
         if let Some(reason @ InvalidSample::TooLarge) = found.invalid_sample() {
@@ -342,12 +339,13 @@ impl Rules {
         pods: Vec<String>,
         reader: Reader,
     ) -> Result<PodsUsage, RuleQueryError> {
-        let rules = self.rules();
-        let rules = rules.resource.as_ref().ok_or(RuleQueryError::NotFound)?;
+        let state = self.state();
+        let rules = state.rules.resource.as_ref().ok_or(RuleQueryError::NotFound)?;
+        let samples = self.backend(&state, rules.backend.as_ref()).samples;
         let map = self.resources().map();
         let query = |rule: &UsageRule| rule.containers(&map, namespace, pods.clone());
         let [(cpu, cpu_label), (memory, memory_label)] =
-            self.usage(rules, &Caller::of(namespace).read_by(reader), query).await?;
+            usage(&samples, rules, &Caller::of(namespace).read_by(reader), query).await?;
         // Pods are looked up by name, as a response may have many others.
         let (by_cpu, by_memory) = (cpu.by(&cpu_label), memory.by(&memory_label));
         let mut by_pod = BTreeMap::new();
@@ -374,23 +372,6 @@ impl Rules {
         Ok(PodsUsage { by_pod, handles: [cpu.handle().clone(), memory.handle().clone()] })
     }
 
-    /// The series of CPU and of memory, each with the label that names its object.
-    async fn usage(
-        &self,
-        rules: &ResourceRules,
-        caller: &Caller,
-        query: impl Fn(&UsageRule) -> Result<(String, String), String>,
-    ) -> Result<[(QueryResult, String); 2], RuleQueryError> {
-        let samples = self.backend(rules.backend.as_ref()).samples;
-        let query_series = async |rule| -> Result<_, RuleQueryError> {
-            let (query, label) = query(rule).map_err(RuleQueryError::Query)?;
-            Ok((samples.series(&query.into(), caller).await?, label))
-        };
-        let (cpu, memory) =
-            tokio::try_join!(query_series(&rules.cpu), query_series(&rules.memory))?;
-        Ok([cpu, memory])
-    }
-
     /// The usage of nodes that have samples of both CPU and memory, for a client.
     ///
     /// # Errors
@@ -399,12 +380,13 @@ impl Rules {
         &self,
         nodes: Vec<String>,
     ) -> Result<BTreeMap<String, NodeUsage>, RuleQueryError> {
-        let rules = self.rules();
-        let rules = rules.resource.as_ref().ok_or(RuleQueryError::NotFound)?;
+        let state = self.state();
+        let rules = state.rules.resource.as_ref().ok_or(RuleQueryError::NotFound)?;
+        let samples = self.backend(&state, rules.backend.as_ref()).samples;
         let map = self.resources().map();
         let query = |rule: &UsageRule| rule.nodes(&map, nodes.clone());
         let [(cpu, cpu_label), (memory, memory_label)] =
-            self.usage(rules, &Caller::of("").read_by(Reader::Client), query).await?;
+            usage(&samples, rules, &Caller::of("").read_by(Reader::Client), query).await?;
         let (cpu, memory) = (cpu.by(&cpu_label), memory.by(&memory_label));
         let usage = nodes.into_iter().filter_map(|node| {
             let (cpu, memory) = (cpu.get(&node).next()?, memory.get(&node).next()?);
@@ -417,6 +399,21 @@ impl Rules {
         });
         Ok(usage.collect())
     }
+}
+
+/// The series of CPU and of memory, each with the label that names its object.
+async fn usage(
+    samples: &Store,
+    rules: &ResourceRules,
+    caller: &Caller,
+    query: impl Fn(&UsageRule) -> Result<(String, String), String>,
+) -> Result<[(QueryResult, String); 2], RuleQueryError> {
+    let query_series = async |rule| -> Result<_, RuleQueryError> {
+        let (query, label) = query(rule).map_err(RuleQueryError::Query)?;
+        Ok((samples.series(&query.into(), caller).await?, label))
+    };
+    let (cpu, memory) = tokio::try_join!(query_series(&rules.cpu), query_series(&rules.memory))?;
+    Ok([cpu, memory])
 }
 
 /// Usage is never negative.

@@ -4,7 +4,7 @@
 use super::encode::ResponseContent;
 use super::error::ApiError;
 use super::generated;
-use super::known_requests::{Asked, GeneratedMetric, Selectors, Source, Values};
+use super::known_requests::{Asked, GeneratedMetric, KnownRequest, Selectors, Source, Values};
 use super::options::{label_selector, parameters, selected_name};
 use super::request::{ApiGroup, ObjectMetricRequest, Version};
 use super::server::Server;
@@ -12,8 +12,8 @@ use super::timestamp::timestamp;
 use crate::clock::WallClock;
 use crate::k8s::{Quantity, Selector};
 use crate::promql::query::{Per, PrometheusMetric};
-use crate::rules::{ObjectSelection, ObjectValue, RuleQueryError, pod_info};
-use crate::samples::{MetricError, ObjectSample, ObjectSamples, Reader};
+use crate::rules::{ObjectSelection, ObjectValue, RuleQuery, RuleQueryError, pod_info};
+use crate::samples::{MetricError, ObjectSample, ObjectSamples, PodQuery, Reader};
 use crate::watch::{GroupResource, ResourceInfo};
 use axum::http::Uri;
 use jiff::Timestamp;
@@ -56,24 +56,25 @@ pub async fn objects(
         }
         _ => None,
     };
-    let values = match known {
-        Some(known) if known.asked.is_current(server, request, published.as_ref()).await => {
-            let samples = known.asked.samples(server, request).await?;
-            let origin = samples.origin();
-            let values = known.values(origin, || known.asked.values(server, request, samples))?;
-            // The next request is kept with room for it.
-            if !known.has_room(&values) {
-                server.known_requests.forget(uri);
-            }
+    let repeated = match &known {
+        Some(known) if known.asked.is_current(server, published.as_ref()).await => {
+            repeated(server, request, uri, known).await?
+        }
+        _ => None,
+    };
+    let values = match repeated {
+        Some(values) => {
+            server.metrics.serving.repeated();
             values
         }
-        _ => {
-            let asked = Asked::of(server, request, selectors, published).await?;
-            let samples = asked.samples(server, request).await?;
+        None => {
+            let (asked, samples) = Asked::of(server, request, selectors, published).await?;
             let origin = samples.origin();
             let values = asked.values(server, request, samples)?;
-            if asked.may_be_kept() {
-                server.known_requests.keep(uri, request, asked, (origin, values.clone()));
+            if asked.may_be_kept()
+                && !server.known_requests.keep(uri, request, asked, (origin, values.clone()))
+            {
+                server.metrics.serving.not_kept();
             }
             values
         }
@@ -86,6 +87,56 @@ pub async fn objects(
     Ok(ResponseContent::Json(values.json))
 }
 
+/// The name of the object of a request; none for all that a selector matches.
+fn named(request: &ObjectMetricRequest) -> Option<&str> {
+    Some(request.name.as_str()).filter(|name| *name != "*")
+}
+
+/// The response to a request that asks for what a known one asked for, unless it is of other pods.
+async fn repeated(
+    server: &Server,
+    request: &ObjectMetricRequest,
+    uri: &Uri,
+    known: &KnownRequest,
+) -> Result<Option<Values>, ApiError> {
+    let asked = &known.asked;
+    let samples = match &asked.source {
+        Source::Generated(of) => {
+            let samples = of_pods(server, request, &of.query).await?;
+            if !of.is_of_pods(server, request, &asked.selectors) {
+                return Ok(None);
+            }
+            samples
+        }
+        Source::Rule(query) => of_rule(server, request, query).await?,
+    };
+    let values = known.values(samples.origin(), || asked.values(server, request, samples))?;
+    // The next request is kept with room for it.
+    if !known.has_room(&values) {
+        server.known_requests.forget(uri);
+    }
+    Ok(Some(values))
+}
+
+/// The samples of pods.
+async fn of_pods(
+    server: &Server,
+    request: &ObjectMetricRequest,
+    query: &PodQuery,
+) -> Result<ObjectSamples, ApiError> {
+    let samples = server.samples.samples(&query.query).await;
+    samples.map_err(|error| ApiError::fetch_failed(&request.metric, &error))
+}
+
+/// The samples of a rule.
+async fn of_rule(
+    server: &Server,
+    request: &ObjectMetricRequest,
+    query: &RuleQuery,
+) -> Result<ObjectSamples, ApiError> {
+    server.rules.samples(query).await.map_err(|failure| rule_error(request, failure))
+}
+
 fn not_found(request: &ObjectMetricRequest) -> ApiError {
     let ObjectMetricRequest { resource, metric, name, .. } = request;
     ApiError::not_found(match name.as_str() {
@@ -96,7 +147,11 @@ fn not_found(request: &ObjectMetricRequest) -> ApiError {
 
 impl Selectors {
     fn of(request: &ObjectMetricRequest, options: &MetricListOptions) -> Result<Self, ApiError> {
-        let objects = label_selector(&options.label_selector)?;
+        let mut objects = label_selector(&options.label_selector)?;
+        // It applies only to `*`.
+        if named(request).is_some() {
+            objects = Selector::default();
+        }
         let series = options.metric_label_selector.parse().map_err(|error| {
             ApiError::invalid_metric_selector(format!("metricLabelSelector: {error}"))
         })?;
@@ -110,67 +165,45 @@ impl Selectors {
 }
 
 impl Asked {
-    /// What a request asks for, of the metric of a generated name or else of a rule.
+    /// What a request asks for, of the metric of a generated name or else of a rule, and the samples of it.
     async fn of(
         server: &Server,
         request: &ObjectMetricRequest,
         selectors: Arc<Selectors>,
         published: Option<Arc<PrometheusMetric>>,
-    ) -> Result<Self, ApiError> {
-        let source = match published {
+    ) -> Result<(Self, ObjectSamples), ApiError> {
+        let (source, samples) = match published {
             Some(metric) => {
-                let of_metric = GeneratedMetric::of(server, request, &selectors.objects, metric);
-                Source::Generated(of_metric.await?)
+                let of_metric = GeneratedMetric::of(server, request, &selectors, metric);
+                let (of_metric, samples) = of_metric.await?;
+                (Source::Generated(of_metric), samples)
             }
             None => {
                 let resource = GroupResource::parse(&request.resource);
-                let which = match request.name.as_str() {
-                    "*" => ObjectSelection::Selector(&selectors.objects),
-                    name => ObjectSelection::Name(name),
-                };
+                let selector = ObjectSelection::Selector(&selectors.objects);
+                let which = named(request).map_or(selector, ObjectSelection::Name);
                 let ObjectMetricRequest { namespace, metric, .. } = request;
                 let series = &selectors.series;
                 let query =
                     server.rules.query(namespace, &resource, which, metric, series, Reader::Client);
                 let query = query.await.map_err(|failure| rule_error(request, failure))?;
-                Source::Rule(Box::new(query))
+                let samples = of_rule(server, request, &query).await?;
+                (Source::Rule(Box::new(query)), samples)
             }
         };
-        Ok(Self { selectors, source })
+        Ok((Self { selectors, source }, samples))
     }
 
-    /// Whether the request would ask for the same again.
-    async fn is_current(
-        &self,
-        server: &Server,
-        request: &ObjectMetricRequest,
-        published: Option<&Arc<PrometheusMetric>>,
-    ) -> bool {
+    /// Whether the request would ask Prometheus for the same again.
+    async fn is_current(&self, server: &Server, published: Option<&Arc<PrometheusMetric>>) -> bool {
         match (&self.source, published) {
             (Source::Generated(of), Some(metric)) => {
                 Arc::ptr_eq(&of.metric, metric)
                     && Arc::ptr_eq(&of.queries, &server.pod_queries.load())
-                    && server.rules.has_pod_names(&request.namespace, &of.pods)
                     && server.samples.is_current(&of.query, metric).await
             }
-            (Source::Rule(query), None) => server.rules.is_current(query),
+            (Source::Rule(query), None) => server.rules.is_current(query, &self.selectors.objects),
             _ => false,
-        }
-    }
-
-    async fn samples(
-        &self,
-        server: &Server,
-        request: &ObjectMetricRequest,
-    ) -> Result<ObjectSamples, ApiError> {
-        match &self.source {
-            Source::Generated(of) => {
-                let samples = server.samples.samples(&of.query.query).await;
-                samples.map_err(|error| ApiError::fetch_failed(&request.metric, &error))
-            }
-            Source::Rule(query) => {
-                server.rules.samples(query).await.map_err(|failure| rule_error(request, failure))
-            }
         }
     }
 
@@ -209,22 +242,32 @@ impl Asked {
 }
 
 impl GeneratedMetric {
+    /// The pods are those that there are when the samples have come.
     async fn of(
         server: &Server,
         request: &ObjectMetricRequest,
-        objects: &Selector,
+        selectors: &Selectors,
         metric: Arc<PrometheusMetric>,
-    ) -> Result<Self, ApiError> {
-        let ObjectMetricRequest { namespace, name, .. } = request;
-        let (named, any) = (Some(name.as_str()).filter(|name| *name != "*"), Selector::default());
-        // The selector applies only to `*`.
-        let selector = if named.is_some() { &any } else { objects };
-        let pods = server.rules.pod_names(namespace, named, selector).await;
-        let pods = pods.map_err(|failure| ApiError::unavailable(failure.to_string()))?;
+    ) -> Result<(Self, ObjectSamples), ApiError> {
+        let namespace = &request.namespace;
         let queries = server.pod_queries.load();
         let query = server.samples.pod_query(&queries, &metric, namespace, Reader::Client).await;
         let query = query.map_err(|error| ApiError::fetch_failed(&request.metric, &error))?;
-        Ok(Self { metric, queries, query, pods })
+        let samples = of_pods(server, request, &query).await?;
+        let pods = server.rules.pod_names(namespace, named(request), &selectors.objects).await;
+        let pods = pods.map_err(|failure| ApiError::unavailable(failure.to_string()))?;
+        Ok((Self { metric, queries, query, pods }, samples))
+    }
+
+    /// Whether the request selects these pods again.
+    fn is_of_pods(
+        &self,
+        server: &Server,
+        request: &ObjectMetricRequest,
+        selectors: &Selectors,
+    ) -> bool {
+        let (namespace, named) = (&request.namespace, named(request));
+        server.rules.selects(&self.pods, namespace, named, &selectors.objects)
     }
 
     /// The values in the order of the pods.
@@ -245,7 +288,7 @@ impl GeneratedMetric {
         let items: Result<Vec<ObjectValue>, MetricError> =
             self.pods.names.iter().filter_map(item).collect();
         let items = items.map_err(failed)?;
-        if request.name != "*" && items.is_empty() {
+        if named(request).is_some() && items.is_empty() {
             return Err(not_found(request));
         }
         Ok(items)

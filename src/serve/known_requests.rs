@@ -13,11 +13,13 @@ use crate::samples::{Origin, PodQuery};
 use crate::time::UnixMillis;
 use axum::http::Uri;
 use bytes::Bytes;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// The bytes of known requests. A namespace takes no more than it leaves free.
 pub const KNOWN_REQUEST_BYTES: usize = 12 << 20;
+/// The name that requests about the whole cluster are counted to.
+pub const CLUSTER: &str = "/";
 /// How long a request is known.
 const KNOWN_REQUEST_TTL: Duration = Duration::from_secs(60);
 
@@ -31,7 +33,7 @@ pub struct Asked {
 
 /// What selects objects and series.
 pub struct Selectors {
-    /// The objects.
+    /// The objects; empty if they are one of a name.
     pub objects: Selector,
     /// The series.
     pub series: Selector,
@@ -81,7 +83,8 @@ pub struct KnownRequest {
     /// The bytes of the longest response that is kept.
     room: usize,
     bytes: usize,
-    _guard: QuotaGuard,
+    /// Taken out when it is removed: who answers it may hold it a while longer, and so does the cache.
+    guard: Mutex<Option<QuotaGuard>>,
 }
 
 impl Default for KnownRequests {
@@ -131,30 +134,33 @@ impl KnownRequests {
 
     /// Forgets a request.
     pub fn forget(&self, uri: &Uri) {
-        self.cache.remove(text(uri));
+        if let Some(known) = self.cache.remove(text(uri)) {
+            locked(&known.guard).take();
+        }
     }
 
-    /// Keeps a request and the response to it, if its namespace has room.
+    /// Keeps a request and the response to it, in the place of what is known. Returns whether its namespace has room.
     pub fn keep(
         &self,
         uri: &Uri,
         request: &ObjectMetricRequest,
         asked: Asked,
         last: (Origin, Values),
-    ) {
-        let uri = text(uri);
+    ) -> bool {
         // The values change, and with them their length.
         let room = last.1.json.len() * 9 / 8;
         let bytes = size_of::<KnownRequest>() + asked.bytes() + room;
-        let weight = cache::weight(uri.len() + bytes) as usize;
-        let namespace: Arc<str> = request.flow().as_str().into();
-        // What it replaces takes no room beside it.
-        self.cache.remove(uri);
-        if let Some(_guard) = self.quota.try_guard(&namespace, weight) {
-            let last = Mutex::new(last);
-            self.cache
-                .insert(uri.into(), Arc::new(KnownRequest { asked, last, room, bytes, _guard }));
+        let weight = cache::weight(text(uri).len() + bytes) as usize;
+        let flow = Some(request.flow().as_str()).filter(|flow| !flow.is_empty());
+        self.forget(uri);
+        let guard = self.quota.try_guard(&flow.unwrap_or(CLUSTER).into(), weight);
+        let has_room = guard.is_some();
+        if has_room {
+            let (last, guard) = (Mutex::new(last), Mutex::new(guard));
+            let known = KnownRequest { asked, last, room, bytes, guard };
+            self.cache.insert(text(uri).into(), Arc::new(known));
         }
+        has_room
     }
 }
 
@@ -173,19 +179,22 @@ impl KnownRequest {
         origin: Origin,
         new: impl FnOnce() -> Result<Values, ApiError>,
     ) -> Result<Values, ApiError> {
-        let last = || self.last.lock().unwrap_or_else(PoisonError::into_inner);
         {
-            let last = last();
+            let last = locked(&self.last);
             if last.0 == origin {
                 return Ok(last.1.clone());
             }
         }
         let values = new()?;
         if self.has_room(&values) {
-            *last() = (origin, values.clone());
+            *locked(&self.last) = (origin, values.clone());
         }
         Ok(values)
     }
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn text(uri: &Uri) -> &str {

@@ -33,6 +33,8 @@ pub struct ServingMetrics {
     connections: Gauge,
     reviews: Family<ReviewLabels, Counter>,
     review_duration: Histogram,
+    repeated: Counter,
+    not_kept: Counter,
     not_after: Gauge,
     ca_bundles_missing: Gauge,
 }
@@ -72,6 +74,16 @@ impl ServingMetrics {
                 "Duration of TokenReviews and SubjectAccessReviews by kube-apiserver, in seconds",
                 seconds(),
             ),
+            repeated: all.add(
+                ("known_requests", None, "counter", &[]),
+                "Total number of requests to custom.metrics.k8s.io that asked for what a known one had asked for",
+                Counter::default(),
+            ),
+            not_kept: all.add(
+                ("known_requests_without_room", None, "counter", &[]),
+                "Total number of requests to custom.metrics.k8s.io that are not known afterwards, as those of their namespace take the memory that they may",
+                Counter::default(),
+            ),
             not_after: all.add(
                 ("serving_certificate_not_after_timestamp", S, "gauge", &[]),
                 "Time after which the serving certificate is no longer valid, in seconds since 1970",
@@ -104,6 +116,16 @@ impl ServingMetrics {
     /// The gauge of open connections.
     pub fn connections(&self) -> Gauge {
         self.connections.clone()
+    }
+
+    /// Counts a request that is known.
+    pub fn repeated(&self) {
+        self.repeated.inc();
+    }
+
+    /// Counts a request that there is no room to keep.
+    pub fn not_kept(&self) {
+        self.not_kept.inc();
     }
 
     /// The gauge of the serving certificate's expiry.

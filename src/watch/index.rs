@@ -252,8 +252,7 @@ impl Index {
         key: impl Into<Arc<ObjectKey>>,
         record: AutoscalerRecord,
     ) -> bool {
-        let key = key.into();
-        let known = self.autoscalers.get(&key);
+        let (key, known) = known(&self.autoscalers, key.into());
         let same = known.is_some_and(|known| {
             known.uid == record.uid
                 && known.generation.is_some()
@@ -277,8 +276,7 @@ impl Index {
     /// Adds or replaces a native HorizontalPodAutoscaler. Returns whether its spec is new or
     /// changed.
     pub fn put_hpa(&mut self, key: impl Into<Arc<ObjectKey>>, record: HpaRecord) -> bool {
-        let key = key.into();
-        let known = self.hpas.get(&key);
+        let (key, known) = known(&self.hpas, key.into());
         let same =
             known.is_some_and(|known| known.uid == record.uid && known.scaling == record.scaling);
         if !same {
@@ -328,6 +326,17 @@ impl Index {
         if names.is_empty() {
             self.published.remove(&key.namespace);
         }
+    }
+}
+
+/// What is known of an autoscaler, and the name that it is known by, so that that is in memory once.
+fn known<T>(
+    all: &BTreeMap<Arc<ObjectKey>, Arc<T>>,
+    key: Arc<ObjectKey>,
+) -> (Arc<ObjectKey>, Option<&Arc<T>>) {
+    match all.get_key_value(&key) {
+        Some((key, known)) => (key.clone(), Some(known)),
+        None => (key, None),
     }
 }
 
@@ -385,6 +394,15 @@ mod tests {
         assert!(index.published_names().is_empty() && index.published.is_empty());
         index.remove_hpa(&key("a"));
         assert!(index.hpas.is_empty());
+    }
+
+    #[test]
+    fn the_name_of_an_autoscaler_whose_spec_changes_is_in_memory_once() {
+        let mut index = Index::default();
+        index.put_hpa(key("a"), hpa(&["x"]));
+        index.put_hpa(key("a"), hpa(&["y"]));
+        let [(_, user, _)] = &*index.published["shop"]["y"] else { panic!("it has one user") };
+        assert!(index.hpas.keys().all(|known| Arc::ptr_eq(known, user)));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::super::join::Joiner;
 use crate::prometheus::{BodyStream, Client, Flow, Options, Transport, TransportError};
 use crate::promql::union::QUERY_LABEL;
 use crate::supervise::Spawner;
+use crate::telemetry::Metrics;
 use bytes::Bytes;
 use futures::future::{self, BoxFuture, join_all};
 use futures::{FutureExt, StreamExt, stream};
@@ -94,10 +95,16 @@ fn vector(rows: impl IntoIterator<Item = (String, usize)>) -> String {
 }
 
 fn joiner() -> (Joiner, Arc<Mutex<Seen>>) {
+    counted_joiner(&Arc::default())
+}
+
+/// The same, with metrics of its requests.
+fn counted_joiner(metrics: &Arc<Metrics>) -> (Joiner, Arc<Mutex<Seen>>) {
     let seen =
         Arc::new(Mutex::new(Seen { bad: Bad::Fine, delay: Duration::ZERO, queries: Vec::new() }));
     let client = Client::over(Arc::new(Server(seen.clone())), Options::new("http://server"));
-    (Joiner::new(client.unwrap(), Spawner::unowned()), seen)
+    let client = client.unwrap().counted(metrics.clone());
+    (Joiner::new(client, Spawner::unowned()), seen)
 }
 
 /// The values of all queries at once, and how many requests that took.
@@ -206,6 +213,24 @@ async fn a_query_that_spoils_a_request_fails_alone_and_stays_alone() {
         assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 2);
         assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 1);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_several_that_is_given_up_is_no_failure_of_prometheus() {
+    let metrics = Arc::default();
+    let (joiner, seen) = counted_joiner(&metrics);
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    seen.lock().unwrap().delay = Duration::from_secs(3);
+    let (results, _) = ask(&joiner, &seen, &queries(&TEN)).await;
+    assert!(results.iter().all(Result::is_ok));
+    let text = metrics.prometheus_text();
+    let counted = |line: &&str| line.starts_with("plimsoll_prometheus_requests_total");
+    let counted: Vec<&str> = text.lines().filter(counted).collect();
+    assert!(
+        counted.contains(&"plimsoll_prometheus_requests_total{outcome=\"given_up\"} 1")
+            && counted.len() == 2,
+        "{counted:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -2,7 +2,7 @@
 
 use super::super::error::ApiError;
 use super::super::handle::handle;
-use super::super::known_requests::KNOWN_REQUEST_BYTES;
+use super::super::known_requests::{CLUSTER, KNOWN_REQUEST_BYTES};
 use super::*;
 use crate::clock::Clock;
 use crate::config::Config;
@@ -14,14 +14,16 @@ use crate::supervise::Spawner;
 use crate::watch::{ObjectKey, PodRecord, Resources, read_autoscaler};
 use axum::extract::State;
 use bytes::Bytes;
-use futures::future::{self, BoxFuture};
+use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// How long results are cached.
 const MAX_AGE: Duration = Duration::from_secs(5);
+/// How long a query takes.
+const QUERY_TIME: Duration = Duration::from_millis(100);
 
-/// A Prometheus with a series of each pod, all of one value, which `avg` doubles.
+/// A Prometheus with a series of each pod, all of one node and value, which `avg` doubles.
 #[derive(Debug)]
 struct Pods(Arc<AtomicU32>);
 
@@ -32,20 +34,21 @@ impl Transport for Pods {
     ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
         let times = if request.body().windows(3).any(|text| text == b"avg") { 2 } else { 1 };
         let value = (self.0.load(Ordering::Relaxed) * times).to_string();
-        let series =
-            |pod| json!({"metric": {"namespace": "shop", "pod": pod}, "value": [1, value]});
+        let series = |pod| json!({"metric": {"namespace": "shop", "pod": pod, "node": "a"}, "value": [1, value]});
+        let mut took = Duration::ZERO;
         let data = match request.uri().path() {
             "/api/v1/series" => json!([
-                {"__name__": "hits_total", "namespace": "shop", "pod": "web-1"}]),
+                {"__name__": "hits_total", "namespace": "shop", "pod": "web-1", "node": "a"}]),
             "/api/v1/query" => {
+                took = QUERY_TIME;
                 let series = ["web-1", "web-2", "web-3", "api-1"].map(series);
                 json!({"resultType": "vector", "result": series})
             }
             _ => json!({}),
         };
         let body = json!({"status": "success", "data": data}).to_string();
-        future::ready(Ok(http::Response::new(stream::iter([Ok(Bytes::from(body))]).boxed())))
-            .boxed()
+        let response = http::Response::new(stream::iter([Ok(Bytes::from(body))]).boxed());
+        tokio::time::sleep(took).map(|()| Ok(response)).boxed()
     }
 }
 
@@ -53,7 +56,7 @@ fn config(query: &str) -> Config {
     let rules = format!(
         r#"rules:
 - seriesQuery: hits_total
-  resources: {{overrides: {{namespace: {{resource: namespace}}, pod: {{resource: pod}}}}}}
+  resources: {{overrides: {{namespace: {{resource: namespace}}, pod: {{resource: pod}}, node: {{resource: node}}}}}}
   name: {{as: hits_per_second}}
   metricsQuery: {query}(<<.Series>>{{<<.LabelMatchers>>}}) by (<<.GroupBy>>)
 "#
@@ -66,8 +69,11 @@ fn config(query: &str) -> Config {
 /// A server with rules and pods, and the value of its series.
 async fn server_of_pods() -> (Arc<Server>, Arc<AtomicU32>) {
     let resource = |name, kind, scope| json!({"resource": name, "responseKind": {"kind": kind}, "scope": scope});
-    let resources =
-        [resource("pods", "Pod", "Namespaced"), resource("namespaces", "Namespace", "Cluster")];
+    let resources = [
+        resource("pods", "Pod", "Namespaced"),
+        resource("namespaces", "Namespace", "Cluster"),
+        resource("nodes", "Node", "Cluster"),
+    ];
     let (client, _) = fake::api(move |request| {
         let core = json!({"items": [{"versions": [{"version": "v1", "resources": resources}]}]});
         (200, if request.line == "GET /api" { core } else { json!({"items": []}) })
@@ -122,6 +128,21 @@ fn put(server: &Server, name: &str, app: &str) {
     server.cluster.write(|index| index.put_pod(key(name), pod));
 }
 
+fn remove(server: &Server, name: &str) {
+    server.cluster.write(|index| index.remove_pod(&key(name)));
+}
+
+/// Puts an autoscaler, and returns the name of its metric.
+fn put_autoscaler(server: &Server) -> String {
+    let object = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {
+        "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
+        "executor": "NativeHPA", "maxReplicas": 3,
+        "customMetrics": [{"metricName": "hits_total", "averageValue": "1"}]}});
+    let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
+    server.cluster.write(|index| index.put_autoscaler(key("web"), record));
+    generated_name("hits_total", None, "shop", "web")
+}
+
 async fn ask(server: &Arc<Server>, path: &str, accept: &str) -> Result<Bytes, ApiError> {
     let mut request = Request::get(path).header("accept", accept).body(Body::empty()).unwrap();
     let parsed = ParsedPath(RequestInfo::parse(request.uri().path()));
@@ -168,16 +189,7 @@ async fn found(server: &Arc<Server>, path: &str) -> (bool, Vec<String>, String) 
 #[tokio::test(start_paused = true)]
 async fn a_repeated_request_sees_each_change_of_pods_values_and_what_it_is_served_from() {
     let (server, value) = server_of_pods().await;
-    let put_autoscaler = || {
-        let object = json!({"metadata": {"namespace": "shop", "name": "web"}, "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"},
-            "executor": "NativeHPA", "maxReplicas": 3,
-            "customMetrics": [{"metricName": "hits_total", "averageValue": "1"}]}});
-        let record = read_autoscaler(serde_json::from_value(object).unwrap(), None);
-        server.cluster.write(|index| index.put_autoscaler(key("web"), record));
-    };
-    put_autoscaler();
-    let generated = generated_name("hits_total", None, "shop", "web");
+    let generated = put_autoscaler(&server);
     for metric in ["hits_per_second", &generated] {
         let web = path("v1beta2", metric, "web");
         let seen = async |known: bool, pods: &[&str], value: &str| {
@@ -193,8 +205,8 @@ async fn a_repeated_request_sees_each_change_of_pods_values_and_what_it_is_serve
         seen(true, &["web-1", "web-2", "web-3"], "1").await;
         put(&server, "web-3", "api");
         seen(false, &["web-1", "web-2"], "1").await;
-        server.cluster.write(|index| index.remove_pod(&key("web-3")));
-        server.cluster.write(|index| index.remove_pod(&key("web-2")));
+        remove(&server, "web-3");
+        remove(&server, "web-2");
         seen(false, &["web-1"], "1").await;
         put(&server, "web-2", "web");
         seen(false, &["web-1", "web-2"], "1").await;
@@ -220,26 +232,86 @@ async fn a_repeated_request_sees_each_change_of_pods_values_and_what_it_is_serve
     both().await;
     server.rules.replace(config("avg").rules);
     assert_eq!(both().await, (of(false, "2"), of(true, "1")));
-    put_autoscaler();
+    put_autoscaler(&server);
     assert_eq!(both().await, (of(true, "2"), of(false, "1")));
     server.pod_queries.replace(PodQueries::clone(&server.pod_queries.load()));
     assert_eq!(both().await, (of(true, "2"), of(false, "1")));
 }
 
 #[tokio::test(start_paused = true)]
-async fn ever_new_requests_about_a_namespace_leave_those_of_others_known() {
+async fn a_request_stays_known_while_other_pods_of_its_namespace_come_and_go() {
+    let (server, _) = server_of_pods().await;
+    for metric in [put_autoscaler(&server), "hits_per_second".to_owned()] {
+        let web = path("v1beta2", &metric, "web");
+        let seen = || (true, vec!["web-1".to_owned(), "web-2".to_owned()], "1".to_owned());
+        found(&server, &web).await;
+        put(&server, "api-2", "api");
+        assert_eq!(found(&server, &web).await, seen());
+        remove(&server, "api-2");
+        assert_eq!(found(&server, &web).await, seen());
+        let one = web.replace("/*/", "/web-1/");
+        found(&server, &one).await;
+        put(&server, "web-2", "web");
+        remove(&server, "api-1");
+        assert!(asked(&server, &one).await.1);
+        put(&server, "api-1", "api");
+    }
+}
+
+/// Those of a rule are named by its query.
+#[tokio::test(start_paused = true)]
+async fn the_pods_of_a_response_are_those_that_there_are_once_prometheus_has_answered() {
+    let (server, _) = server_of_pods().await;
+    let web = path("v1beta2", &put_autoscaler(&server), "web");
+    for _ in 0..2 {
+        let (asking, path) = (server.clone(), web.clone());
+        let response = tokio::spawn(async move { ask(&asking, &path, "*/*").await });
+        tokio::time::sleep(QUERY_TIME / 2).await;
+        remove(&server, "web-2");
+        put(&server, "web-3", "web");
+        let response = String::from_utf8(response.await.unwrap().unwrap().to_vec()).unwrap();
+        assert!(response.contains("web-3") && !response.contains("web-2"), "{response}");
+        remove(&server, "web-3");
+        put(&server, "web-2", "web");
+        // It is known next time.
+        found(&server, &web).await;
+        tokio::time::advance(2 * MAX_AGE).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_kept_anew_takes_no_room_beside_what_it_replaces_though_that_is_in_use() {
+    let (server, _) = server_of_pods().await;
+    let web = path("v1beta2", "hits_per_second", "web");
+    let long = "x".repeat(48 << 10);
+    let paths: Vec<String> = (0..100).map(|number| format!("{web}&n={number}&{long}")).collect();
+    let mut in_use = Vec::new();
+    for _ in 0..2 {
+        for path in &paths {
+            ask(&server, path, "*/*").await.unwrap();
+            let known = server.known_requests.get(&path.parse().unwrap());
+            in_use.push(known.expect("there is room"));
+        }
+        tokio::time::advance(MINUTE).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn ever_new_requests_about_a_namespace_or_the_cluster_leave_those_of_others_known() {
     let (server, _) = server_of_pods().await;
     let web = path("v1beta2", "hits_per_second", "web");
     let pod = server.cluster.read(|index| index.pod("shop", "web-1").cloned()).unwrap();
     let crowded = ObjectKey { namespace: "crowd".to_owned(), ..key("web-1") };
     server.cluster.write(|index| index.put_pod(crowded, pod));
     let long = "x".repeat(48 << 10);
-    for number in 0..200 {
-        let crowd = web.replace("/shop/", "/crowd/");
-        ask(&server, &format!("{crowd}&n={number}&{long}"), "*/*").await.unwrap();
+    let node = "/apis/custom.metrics.k8s.io/v1beta2/nodes/a/hits_per_second?a=b";
+    for (flow, path) in [("crowd", &*web.replace("/shop/", "/crowd/")), (CLUSTER, node)] {
+        for number in 0..200 {
+            ask(&server, &format!("{path}&n={number}&{long}"), "*/*").await.unwrap();
+        }
+        let used = server.known_requests.used_by(flow);
+        assert!((KNOWN_REQUEST_BYTES / 6..=KNOWN_REQUEST_BYTES / 2).contains(&used), "{used}");
+        asked(&server, &web).await;
+        assert!(asked(&server, &web).await.1);
     }
-    let used = server.known_requests.used_by("crowd");
-    assert!((KNOWN_REQUEST_BYTES / 3..=KNOWN_REQUEST_BYTES / 2).contains(&used), "{used}");
-    asked(&server, &web).await;
-    assert!(asked(&server, &web).await.1);
 }
