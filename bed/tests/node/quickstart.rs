@@ -7,16 +7,20 @@ use crate::installation::remove;
 use crate::isolation::{binary, folder};
 use crate::load::Load;
 use crate::machine::import;
-use crate::node::{Node, PODS};
+use crate::node::Node;
 use bed::pages::{Pages, steps};
 use bed::{eventually, podinfo_sources, root};
-use std::time::Instant;
+use serde_json::Value;
+use std::time::{Duration, Instant};
 
 const PAGE: &str = "quickstart.md";
 
 /// The image of podinfo, and what its probes run.
 const PODINFO: Image = ("localhost/podinfo:1", "podinfo", &[]);
 const PODCLI: (&str, &str) = ("/bin/podcli", "podcli");
+
+/// How long scaling may take. The page says at most three and a quarter minutes.
+const SCALED: Duration = Duration::from_secs(300);
 
 /// The Service that the Prometheus operator makes, for the Prometheus of the node.
 const PROMETHEUS: &str = "apiVersion: v1\nkind: Service\n\
@@ -56,13 +60,17 @@ pub fn followed(node: &Node) {
         let service = ["-n", "demo", "service", "podinfo"];
         let address = node.field(&service, "{.spec.clusterIP}").await.expect("a Service");
         let load = Load::of_url(30, format!("http://{address}:9898/"));
-        scaled(node, 6).await;
-        println!("6 replicas after {:.1} s", started.elapsed().as_secs_f64());
+        let changed = Instant::now();
+        scaled(node, |replicas| replicas > 1).await;
+        println!("scaled up {:.1} s after the load began", changed.elapsed().as_secs_f64());
+        scaled(node, |replicas| replicas == 6).await;
+        println!("6 replicas {:.1} s after the load began", changed.elapsed().as_secs_f64());
         commands += pages.follow_section(PAGE, "8. ").await;
         load.stop().await;
+        let changed = Instant::now();
         commands += pages.follow_section(PAGE, "9. ").await;
-        scaled(node, 1).await;
-        println!("1 replica after {:.1} s", started.elapsed().as_secs_f64());
+        scaled(node, |replicas| replicas == 1).await;
+        println!("1 replica {:.1} s after it ended", changed.elapsed().as_secs_f64());
         commands += pages.follow_section(PAGE, "10. ").await;
         println!("docs/{PAGE} done after {:.1} s", started.elapsed().as_secs_f64());
         let text = std::fs::read_to_string(root().join("docs").join(PAGE)).expect("the page");
@@ -71,16 +79,16 @@ pub fn followed(node: &Node) {
     });
 }
 
-/// Waits until podinfo is scaled to this many replicas.
-async fn scaled(node: &Node, wanted: u32) {
-    eventually("podinfo is scaled", PODS, async || {
-        let deployment = ["-n", "demo", "deployment", "podinfo"];
-        let replicas = node.field(&deployment, "{.spec.replicas}").await?;
-        if replicas == wanted.to_string() {
+/// Waits until podinfo has such a number of replicas.
+async fn scaled(node: &Node, wanted: impl Fn(u64) -> bool) {
+    let scale = "/apis/apps/v1/namespaces/demo/deployments/podinfo/scale";
+    let autoscaler = "/apis/plimsoll.dev/v1alpha1/namespaces/demo/autoscalers/podinfo";
+    eventually("podinfo is scaled", SCALED, async || {
+        let object: Value = serde_json::from_str(&node.cluster.raw(scale).await?).expect("JSON");
+        if object["spec"]["replicas"].as_u64().is_some_and(&wanted) {
             return Ok(());
         }
-        let described = node.cluster.try_kubectl(&["-n", "demo", "describe", "autoscalers"]).await;
-        Err(format!("{replicas} replicas\n{}", described.unwrap_or_else(|error| error)))
+        Err(format!("{}\n{}", object["spec"], node.cluster.raw(autoscaler).await?))
     })
     .await;
 }
