@@ -430,7 +430,7 @@ mod tests {
             ("podMetrics: [a]\n", ["plimsoll.yaml:1:13: ", "fields were expected", ""]),
             (
                 "backends:\n  a:\n    url: thanos:9090\n",
-                ["plimsoll.yaml:3:", ": backends.a.url: ", "did you mean http://thanos:9090?"],
+                ["plimsoll.yaml:3:", ": backends.a.url: ", "http:// or https:// is missing"],
             ),
             (
                 "backends:\n  a:\n    url: http://x\n    headers: [a b]\n",

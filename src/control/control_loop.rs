@@ -193,6 +193,7 @@ impl ControlLoop {
     /// Begins no further evaluation, and waits for the writes of those in flight.
     async fn stop_evaluations(&mut self) {
         let _ = self.stopping.send(true);
+        self.ctx.statuses.hold(false);
         for DueEvaluation { autoscaler, mut state, .. } in self.queue.clear() {
             self.running.remove(&autoscaler);
             self.merge_pending_restore(&autoscaler, &mut state);
@@ -207,8 +208,7 @@ impl ControlLoop {
                     None => return,
                 },
                 () = &mut deadline => {
-                    let evaluations = self.evaluations.len();
-                    tracing::warn!(evaluations, "Aborted evaluations in flight");
+                    tracing::warn!(evaluations = self.evaluations.len(), "Aborted evaluations in flight");
                     return self.evaluations.abort_all();
                 }
             }
@@ -398,7 +398,7 @@ impl ControlLoop {
             let (ctx, token) = (self.ctx.clone(), self.ctx.fencing_token());
             self.evaluations.spawn(async move { run_evaluation(&ctx, token, due).await });
         }
-        self.ctx.statuses.hold(self.queue.is_waiting());
+        self.ctx.statuses.hold(self.queue.is_full());
     }
 
     /// Notes the result of an evaluation, and schedules the next one. Periods that it overran are

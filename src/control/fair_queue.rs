@@ -66,9 +66,9 @@ impl<T> FairQueue<T> {
         None
     }
 
-    /// Whether any items are queued.
-    pub fn is_waiting(&self) -> bool {
-        !self.order.is_empty()
+    /// Whether items are queued and no slot is free.
+    pub fn is_full(&self) -> bool {
+        self.free == 0 && !self.order.is_empty()
     }
 
     /// An item of a namespace has ended.

@@ -126,12 +126,14 @@ impl AutoscalerState {
 
     /// Whether a decision at these replicas needs no history: all recommendations within its windows keep them.
     pub fn is_at_rest(&self, context: Context<'_>, replicas: i32, now: UnixMillis) -> bool {
-        let longest = context.windows().into_iter().max().unwrap_or(0);
+        let [up, down] = context.windows();
+        let longest = up.max(down);
         let (bounds, recommendations) = (context.bounds, &self.history.recommendations);
         let keeps = |one: &Recommendation| {
             now - one.time > longest || one.replicas.max(bounds.min).min(bounds.max) == replicas
         };
-        self.withheld.is_none() && recommendations.iter().all(keeps)
+        // What was not recommended must not delay a scale-up.
+        up == 0 && self.withheld.is_none() && recommendations.iter().all(keeps)
     }
 
     /// The hash of the shape of its first query.

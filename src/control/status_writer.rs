@@ -44,8 +44,9 @@ struct Queue {
     /// How often in a row a status was rejected, and when it is retried.
     rejected: HashMap<AutoscalerRef, u32>,
     retries: BTreeSet<(Instant, AutoscalerRef)>,
-    /// Since when evaluations have been waiting, if any are.
-    held: Option<Instant>,
+    /// Whether they wait for evaluations, and since when any of them has been in the queue.
+    held: bool,
+    waiting_since: Option<Instant>,
 }
 
 /// A status to be written.
@@ -70,7 +71,7 @@ const MAX_WRITES_IN_FLIGHT: usize = 16;
 const WRITE_INTERVAL: Duration = Duration::from_millis(4);
 /// How late a write may start so that the next ones make up for it.
 const MAX_CATCH_UP: Duration = Duration::from_millis(40);
-/// How long statuses wait for evaluations at most.
+/// How long statuses wait for evaluations at most, until all are written.
 const MAX_HOLD: Duration = Duration::from_secs(10);
 /// The maximum backoff while the API server is unavailable.
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
@@ -114,8 +115,7 @@ impl StatusWriter {
     /// most: the API server is to have time for scales.
     pub fn hold(&self, waiting: bool) {
         let mut queue = self.queue();
-        let was_held = queue.held.is_some();
-        queue.held = waiting.then(|| queue.held.unwrap_or_else(Instant::now));
+        let was_held = std::mem::replace(&mut queue.held, waiting);
         drop(queue);
         if was_held && !waiting {
             self.0.added.notify_one();
@@ -258,7 +258,6 @@ impl StatusWriter {
 
     /// Waits until all pending statuses are written, for at most [`STATUS_SHUTDOWN_TIMEOUT`].
     pub async fn finish(&self) {
-        self.hold(false);
         let start = Instant::now();
         let idle = |queue: &Queue| queue.order.is_empty() && queue.in_flight.is_empty();
         while !idle(&self.queue()) && start.elapsed() < STATUS_SHUTDOWN_TIMEOUT {
@@ -286,7 +285,10 @@ impl Queue {
             }
             self.requeue(&autoscaler);
         }
-        let held_until = self.held.map(|since| since + MAX_HOLD).filter(|until| *until > now);
+        let since = self.waiting_since.unwrap_or(now);
+        self.waiting_since = (!self.order.is_empty()).then_some(since);
+        let held_until = self.waiting_since.filter(|_| self.held).map(|since| since + MAX_HOLD);
+        let held_until = held_until.filter(|until| *until > now);
         let retry = self.retries.first().map(|(at, _)| *at);
         let again = held_until.into_iter().chain(retry).min();
         (!self.order.is_empty() && held_until.is_none(), again)
@@ -425,7 +427,7 @@ mod tests {
     async fn statuses_wait_for_evaluations_but_not_for_long() {
         let (client, log) = fake::api(|request| (200, request.object()));
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
-        let put = |name: &str| writer.put(&token, &fake::autoscaler(name), "u", empty());
+        let put = |name: String| writer.put(&token, &fake::autoscaler(&name), "u", empty());
         let running = writer.clone();
         let run = tokio::spawn(async move { running.run().await });
         let written = async |after: Duration| {
@@ -433,19 +435,18 @@ mod tests {
             log.of("PATCH").len()
         };
         writer.hold(true);
-        put("web");
-        assert_eq!(written(MAX_HOLD / 2).await, 0);
-        writer.hold(false);
-        assert_eq!(written(Duration::from_millis(50)).await, 1);
-        // More and more of them wait.
+        (0..1_000).for_each(|number| put(format!("web-{number}")));
+        // However often evaluations wait again.
         for _ in 0..3 {
+            assert_eq!(written(MAX_HOLD / 4).await, 0);
+            writer.hold(false);
             writer.hold(true);
-            put("api");
-            assert_eq!(written(MAX_HOLD / 4).await, 1);
         }
-        assert_eq!(written(MAX_HOLD / 2).await, 2);
-        put("web");
-        assert_eq!(written(Duration::from_millis(50)).await, 3);
+        assert_eq!(written(MAX_HOLD).await, 1_000);
+        put("api".to_owned());
+        assert_eq!(written(MAX_HOLD / 2).await, 1_000);
+        writer.hold(false);
+        assert_eq!(written(Duration::from_millis(50)).await, 1_001);
         run.abort();
     }
 

@@ -77,9 +77,10 @@ impl Options {
         let invalid = |error: String| Error::Settings(format!("{}: {error}", self.names.url));
         let mut base = match Url::parse(url) {
             Ok(base) if matches!(base.scheme(), "http" | "https") => base,
-            // Only an address is repeated: other texts may contain a secret.
-            _ if is_address(url) => {
-                return Err(invalid(format!("{url:?} is not a URL; did you mean http://{url}?")));
+            // The text is not repeated: it may be or contain a secret.
+            _ if !url.contains("://") => {
+                let expected = "http:// or https:// is missing: http://HOST:PORT was expected";
+                return Err(invalid(expected.to_owned()));
             }
             Ok(_) => return Err(invalid("http:// or https:// was expected".to_owned())),
             Err(error) => {
@@ -92,11 +93,6 @@ impl Options {
         }
         Ok(base)
     }
-}
-
-/// Whether a text can be a host, with or without a port.
-fn is_address(text: &str) -> bool {
-    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "-.:[]".contains(c))
 }
 
 /// A PEM text, and its origin.
@@ -201,13 +197,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_without_a_scheme_is_answered_with_its_url_and_a_secret_is_not_repeated() {
+    fn an_address_without_a_scheme_is_answered_with_what_is_missing_and_no_url_is_repeated() {
         let error = |url| Options::new(url).base_url().unwrap_err().to_string();
         for address in ["127.0.0.1:9090", "thanos:9090", "prometheus", "[::1]:9090"] {
-            let hint = format!("{address:?} is not a URL; did you mean http://{address}?");
-            assert_eq!(error(address), format!("--prometheus-url: {hint}"));
+            let missing = "http:// or https:// is missing: http://HOST:PORT was expected";
+            assert_eq!(error(address), format!("--prometheus-url: {missing}"));
         }
-        for url in ["ann:s3cr3t@host:9090", "host:9090/?token=s3cr3t", "ftp://host/s3cr3t", ""] {
+        for url in [
+            "ann:s3cr3t@host:9090",
+            "host:9090/?token=s3cr3t",
+            "ftp://host/s3cr3t",
+            "s3cr3t",
+            "ann:s3cr3t",
+            "",
+        ] {
             let error = error(url);
             assert!(error.ends_with(" was expected") && !error.contains("s3cr3t"), "{error}");
         }

@@ -16,8 +16,8 @@ use std::time::{Duration, Instant};
 
 /// The rounds of each measurement of one replica.
 const ROUNDS: usize = 4;
-/// The rounds of a measurement of two: some turns of a replica that does not lead, whose ends may hold one more request.
-const ROUNDS_OF_TWO: usize = 12;
+/// The rounds of a measurement of two: two turns of the one that does not lead.
+const ROUNDS_OF_TWO: usize = 8;
 /// One of so many autoscalers has a scale to write at the start.
 const WRITES: usize = 100;
 /// The pods that are replaced.
@@ -65,7 +65,6 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
     };
     add(start);
     add(json!({"memory_mb": fine(memory(running.processes[0].1.program_id()))}));
-    add(replace_pods(&world, &running, &one).await);
 
     let port = free_port();
     let mut second = sides::start_replica(&world, port, flags);
@@ -87,6 +86,7 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
         "two_replicas_requests_largest_round": fine(most_of_two.requests / most_of_one.requests),
         "two_replicas_evaluation_largest_round": fine(most_of_two.seconds / most_of_one.seconds),
     }));
+    add(replace_pods(&world, &running, &one).await);
 
     let leader = running.processes.remove(0);
     // Of all of its life.
