@@ -21,6 +21,9 @@ const PROMETHEUS: &str =
     "Prometheus is away or fails: address, DNS, NetworkPolicy, certificate, overload";
 const RESOURCES: &str = "kubectl top pods -n NAMESPACE: the pods are new, or what serves metrics.k8s.io (metrics-server, or resourceRules in the configuration) has no usage of them";
 
+/// What the published name of a metric without labels has: the hash of no labels.
+const WITHOUT_LABELS: &str = "_820193bd2d60_";
+
 /// The first that applies counts: those of a message stand before those of the reason.
 const ADVICE: &[Advice] = &[
     of("Paused", "", "kubectl plimsoll resume NAME -n NAMESPACE ends the pause"),
@@ -75,8 +78,13 @@ const ADVICE: &[Advice] = &[
     of("", "invalid response of Prometheus", PROMETHEUS),
     of(
         "FailedGetPodsMetric",
+        WITHOUT_LABELS,
+        "Prometheus has no metric of this name, or query has such a name; it has no series in this namespace; the pods are not scraped; other label names than namespace and pod (podMetrics in the configuration)",
+    ),
+    of(
+        "FailedGetPodsMetric",
         "",
-        "no series has these labels in this namespace; the pods are not scraped; other label names than namespace and pod (podMetrics in the configuration)",
+        "Prometheus has no metric of this name, or query has such a name; no series has its labels in this namespace; the pods are not scraped; other label names than namespace and pod (podMetrics in the configuration)",
     ),
     of(
         "FailedGetExternalMetric",
@@ -162,6 +170,23 @@ pub fn advice(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::k8s::LabelSet;
+    use crate::promql::name::generated_name;
+    use serde_json::json;
+
+    #[test]
+    fn labels_are_advised_on_only_where_a_metric_has_some() {
+        let labels: LabelSet = serde_json::from_value(json!({"code": "500"})).unwrap();
+        let to_do = |labels: Option<&LabelSet>| {
+            let name = generated_name("http_requests_totl", labels, "shop", "web");
+            let message = format!("unable to get metric {name}: no metrics returned");
+            advice(None, &[("FailedGetPodsMetric".to_owned(), message)], ("shop", "web")).unwrap()
+        };
+        for (text, has_labels) in [(to_do(None), false), (to_do(Some(&labels)), true)] {
+            assert!(text.starts_with("Prometheus has no metric of this name"), "{text}");
+            assert_eq!(text.contains("has its labels"), has_labels, "{text}");
+        }
+    }
 
     /// The words of the troubleshooting page are those of `explain`.
     #[test]
