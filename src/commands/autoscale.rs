@@ -1,7 +1,7 @@
 //! `plimsoll autoscale`: an Autoscaler for a workload, as `kubectl autoscale` makes an HPA.
 
 use super::convert::yaml;
-use super::operate::{Cluster, OperateError, error_before_write, write_error};
+use super::operate::{Cluster, OperateError, error_before_write, with_hint, write_error};
 use crate::config::{AutoscaleFlags, DryRun, ObjectFormat, PerFlag};
 use crate::control::{Targets, within};
 use crate::crd::{Autoscaler, AutoscalerSpec};
@@ -85,7 +85,12 @@ async fn create(
         targets.resource(group, &reference.kind).await.map_err(OperateError::Refused)?;
     let workloads: Api<DynamicObject> =
         Api::namespaced_with(cluster.client.clone(), &namespace, &resource);
-    within(workloads.get_metadata(&reference.name)).await.map_err(error_before_write(name))?;
+    if let Err(error) = within(workloads.get_metadata(&reference.name)).await {
+        let all = Api::all_with(cluster.client.clone(), &resource);
+        let place = (&*namespace, &*reference.name);
+        let error = error_before_write(name)(error);
+        return Err(with_hint(error, &cluster.client, place, [workloads, all]).await);
+    }
     let api: Api<Autoscaler> = Api::namespaced(cluster.client.clone(), &namespace);
     let dry_run = flags.dry_run == DryRun::Server;
     let params = PostParams { dry_run, field_manager: Some(FIELD_MANAGER.to_owned()) };

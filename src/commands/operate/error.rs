@@ -110,6 +110,11 @@ impl OperateError {
         matches!(self, Self::Api { error: kube::Error::Api(status), .. } if status.code == 403)
     }
 
+    /// Whether there is no object of that name.
+    pub fn is_missing(&self) -> bool {
+        matches!(self, Self::Api { error: kube::Error::Api(status), .. } if status.code == 404 && status.reason == "NotFound")
+    }
+
     /// Whether the API server has no such objects at all.
     pub fn is_unknown_kind(&self) -> bool {
         matches!(self, Self::Api { error, .. } if is_unknown_kind(error))

@@ -1,13 +1,13 @@
 //! The autoscaler that a command is about: an Autoscaler, or a native HPA by `hpa/NAME`.
 
 use super::super::shown::{Shown, joined};
-use super::super::story::{Standing, Status, Subject, clean, plain};
+use super::super::story::{Standing, Status, Subject, clean};
 use super::cluster::Cluster;
 use super::decisions::labels;
 use super::error::{OperateError, api_error};
+use super::missing::with_hint;
 use crate::config::{ObjectFlags, OutputFormat};
 use crate::crd::{Autoscaler, Executor};
-use crate::kube_error::worded;
 use crate::nearest::nearest;
 use crate::time::UnixMillis;
 use crate::watch::AutoscalerKind;
@@ -131,34 +131,38 @@ impl Named {
         match self.kind {
             AutoscalerKind::Autoscaler => match self.get::<Autoscaler>().await {
                 Ok((object, json)) => Ok(self.autoscaler(object, json)),
-                Err(kube::Error::Api(status))
-                    if status.code == 404 && status.reason == "NotFound" =>
-                {
-                    let hint = match self.get::<HorizontalPodAutoscaler>().await {
-                        Ok(_) => format!("; there is a native HPA of that name: hpa/{}", self.name),
-                        Err(_) => self.did_you_mean().await,
-                    };
-                    let text = worded(&kube::Error::Api(status));
-                    Err(OperateError::Refused(format!("{}: {}{hint}", self.object(), plain(&text))))
+                Err(error) => {
+                    let error = api_error(self.object())(error);
+                    if error.is_missing() && self.get::<HorizontalPodAutoscaler>().await.is_ok() {
+                        let name = &self.name;
+                        let hint = format!("; there is a native HPA of that name: hpa/{name}");
+                        return Err(OperateError::Refused(format!("{error}{hint}")));
+                    }
+                    Err(self.with_hint::<Autoscaler>(error).await)
                 }
-                Err(error) => Err(api_error(self.object())(error)),
             },
-            AutoscalerKind::Hpa => {
-                let read = self.get::<HorizontalPodAutoscaler>().await;
-                let (object, json) = read.map_err(api_error(self.object()))?;
-                Ok(self.hpa(&object, json))
-            }
+            AutoscalerKind::Hpa => match self.get::<HorizontalPodAutoscaler>().await {
+                Ok((object, json)) => Ok(self.hpa(&object, json)),
+                Err(error) => {
+                    let error = api_error(self.object())(error);
+                    Err(self.with_hint::<HorizontalPodAutoscaler>(error).await)
+                }
+            },
         }
     }
 
-    /// The Autoscaler of the namespace whose name is nearest, as a hint.
-    async fn did_you_mean(&self) -> String {
-        let listed = listed::<Autoscaler>(&self.cluster, Some(&self.namespace), "").await;
-        let names = listed.unwrap_or_default().into_iter().map(|(_, name)| name);
-        match nearest(&self.name, names) {
-            Some(name) => format!("; did you mean {:?}?", plain(&name)),
-            None => String::new(),
-        }
+    /// An error of its object, with what was probably meant if there is none.
+    pub async fn with_hint<K>(&self, error: OperateError) -> OperateError
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + DeserializeOwned
+            + Clone
+            + Debug,
+    {
+        let client = &self.cluster.client;
+        let apis =
+            [Api::<K>::namespaced(client.clone(), &self.namespace), Api::all(client.clone())];
+        with_hint(error, client, (&self.namespace, &self.name), apis).await
     }
 
     /// What is known of it where its object can't be read.

@@ -25,6 +25,8 @@ pub async fn pause(flags: &PauseFlags) -> Result<String, OperateError> {
 
 /// An Autoscaler that a command changes.
 struct Changed<'a> {
+    /// The Autoscaler.
+    named: &'a Named,
     /// Its cluster.
     cluster: &'a Cluster,
     /// The Autoscalers of its namespace.
@@ -44,7 +46,7 @@ impl<'a> Changed<'a> {
             )));
         }
         let autoscalers = Api::namespaced(named.cluster.client.clone(), &named.namespace);
-        Ok(Self { cluster: &named.cluster, autoscalers, name: &named.name, object })
+        Ok(Self { named, cluster: &named.cluster, autoscalers, name: &named.name, object })
     }
 }
 
@@ -91,10 +93,16 @@ async fn set_mode(
     to: Mode,
     pause: impl Fn(UnixMillis) -> Value,
 ) -> Result<AutoscalerSpec, OperateError> {
-    let Changed { cluster, autoscalers: api, name, object } = of;
+    let Changed { named, cluster, autoscalers: api, name, object } = of;
     let mut tries = 0;
     let changed = loop {
-        let known = api.get(name).await.map_err(error_before_write(object.as_str()))?;
+        let known = match api.get(name).await {
+            Ok(known) => known,
+            Err(error) => {
+                let error = error_before_write(object.as_str())(error);
+                return Err(named.with_hint::<Autoscaler>(error).await);
+            }
+        };
         if known.spec.mode == Mode::Preview {
             return Err(OperateError::Refused(format!(
                 "{object}: its mode is {:?}, which writes no scale: set spec.mode yourself",

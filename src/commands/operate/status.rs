@@ -5,6 +5,7 @@ use super::super::story::{clean, plain, span};
 use super::super::table::{Align, table};
 use super::cluster::{Cluster, lease_name};
 use super::error::{OperateError, api_error};
+use super::missing::no_namespace;
 use super::terminal::{cut, width};
 use crate::config::{ClusterFlags, StatusFlags, TableFormat};
 use crate::crd::{Autoscaler, AutoscalerStatus, Mode};
@@ -31,6 +32,11 @@ async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, Ope
         lease => lease,
     };
     let rows = rows(cluster, flags).await;
+    if let (Ok([]), Some(namespace)) = (rows.as_deref(), &flags.namespace)
+        && let Some(missing) = no_namespace(&cluster.client, namespace).await
+    {
+        return Err(OperateError::Refused(missing));
+    }
     let lease_name = lease_name(&flags.cluster);
     match (&lease, &rows) {
         (Ok(None), Err(rows)) if rows.is_unknown_kind() => {
