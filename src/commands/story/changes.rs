@@ -380,7 +380,9 @@ pub fn constraint(constraint: &ApiConstraint, decision: &Decision) -> String {
             format!("maxReplicas of the schedule {} is {replicas_after}", schedule())
         }
         "PodsNotKnown" => "no pod is removed while the pods are not known yet".to_owned(),
-        "MetricsWereAway" => "no pod is removed: the metrics were away until now".to_owned(),
+        "MetricsWereAway" => {
+            "no pod is removed before the metrics are back for as long as they were away".to_owned()
+        }
         "RollingOut" => "spec.rollouts holds the replicas during a rollout".to_owned(),
         "Fallback" => {
             format!("the fallback has {replicas_after} replicas, as metrics fail")

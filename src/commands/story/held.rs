@@ -3,7 +3,7 @@
 use super::account::{Account, Lines, replicas};
 use super::changes::{constraint, deciding, limit, name_of, used};
 use super::words::{clock, decimal, like, parsed, span};
-use crate::ledger::api::{Decision, Metric, Turn};
+use crate::ledger::api::{ApiConstraint, Decision, Metric, Turn};
 use crate::ledger::parse_time;
 
 /// Each step that changed the number.
@@ -70,11 +70,26 @@ pub fn held_by(account: &Account) -> String {
         ("NoDecision", None) => "the failure: there is no decision until it is resolved".to_owned(),
         (_, Some(step)) => {
             let until = until_text(step.until.as_deref(), account);
-            format!("{}{until}", limit(decision).unwrap_or_default())
+            let also = also_held(decision, step).unwrap_or_default();
+            format!("{}{until}{also}", limit(decision).unwrap_or_default())
         }
         (_, None) => of_metrics(decision),
     };
     format!("{held}{bounds}")
+}
+
+/// What holds the replicas after a window or policy, as `One fewer` has it.
+fn also_held(decision: &Decision, step: &ApiConstraint) -> Option<&'static str> {
+    if !matches!(&*step.kind, "ScaleDownStabilized" | "ScaleDownLimit") {
+        return None;
+    }
+    match decision.would_change.as_ref()?.fewer.prevented_by.as_deref()? {
+        "MetricsWereAway" => {
+            Some("; also: not before the metrics are back for as long as they were away")
+        }
+        "PodsNotKnown" => Some("; also: not while the pods are not known yet"),
+        _ => None,
+    }
 }
 
 /// How the metrics hold the replicas.
@@ -235,7 +250,9 @@ fn prevented(turn: &Turn, decision: &Decision, up: bool) -> String {
         },
         "RollingOut" => "not during a rollout (spec.rollouts)".to_owned(),
         "PodsNotKnown" => "not while the pods are not known yet".to_owned(),
-        "MetricsWereAway" => "not yet: the metrics were away until now".to_owned(),
+        "MetricsWereAway" => {
+            "not before the metrics are back for as long as they were away".to_owned()
+        }
         "ScaleUpLimit" | "ScaleDownLimit" => {
             format!("not while the policies of {direction} allow none")
         }
