@@ -55,6 +55,13 @@ impl Account {
         self.is_past() && last(&self.decision) > self.at
     }
 
+    /// How old the last decision is, if equal ones may have followed that are not written yet.
+    pub fn unwritten_for(&self) -> Option<i64> {
+        let age = self.at - last(&self.decision);
+        let is_open = !self.is_past() && self.stale_for().is_none();
+        (is_open && age > self.subject.period).then_some(age)
+    }
+
     /// How old the last decision is, if it is too old to tell of the present.
     pub fn stale_for(&self) -> Option<i64> {
         let (periods, least) = STALE;

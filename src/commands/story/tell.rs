@@ -243,7 +243,7 @@ fn with_others(name: &str, metric: &Metric, weighted: f64, is_within: bool) -> S
 fn run(account: &Account) -> String {
     let Account { decision, at, .. } = account;
     let first = parse_time(&decision.first_time).unwrap_or_default();
-    match decision.count {
+    let run = match decision.count {
         0 | 1 => format!("decision {}", decision.metadata.name),
         count => format!(
             "{count} such decisions since {} ({}){}",
@@ -254,6 +254,13 @@ fn run(account: &Account) -> String {
                 false => String::new(),
             }
         ),
+    };
+    match account.unwritten_for() {
+        Some(age) => format!(
+            "{run}; equal ones are written once a minute: those of the last {} may be missing",
+            span(age)
+        ),
+        None => run,
     }
 }
 
