@@ -2,13 +2,12 @@
 
 use super::admission::{self, tenant};
 use super::error::ApiError;
-use super::options::{ListOptions, selected_name};
+use super::options::{ListOptions, parameters, selected_name};
 use super::request::{ApiGroup, RequestInfo, Version};
 use super::user::UserInfo;
 use crate::cache;
 use crate::kube_error::worded;
 use crate::telemetry::Metrics;
-use axum::extract::Query;
 use axum::http::{Method, Uri};
 use governor::clock::DefaultClock;
 use governor::state::keyed::HashMapStateStore;
@@ -92,8 +91,6 @@ const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 impl Attributes {
     /// The attributes of a request; `info` is none if the path is not one of the metrics APIs.
     pub fn of(info: Option<&RequestInfo>, method: &Method, uri: &Uri) -> Self {
-        let options = Query::<ListOptions>::try_from_uri(uri).map(|Query(options)| options);
-        let options = options.unwrap_or_default();
         let resource = |group: ApiGroup, version: Version, namespace: &str, resource: &str| {
             (group.as_str(), version.as_str(), namespace.to_owned(), resource.to_owned())
         };
@@ -132,12 +129,15 @@ impl Attributes {
         };
         let (group, version, namespace, resource) = parts;
         // Source: `RequestInfoFactory` of k8s.io/apiserver.
-        let verb = match name {
-            Some(_) => "get",
-            None if options.is_watch() => "watch",
-            None => "list",
+        let (verb, name) = match name {
+            Some(name) => ("get", name.to_owned()),
+            None => {
+                let options: ListOptions = parameters(uri).unwrap_or_default();
+                let verb = if options.is_watch() { "watch" } else { "list" };
+                let name = selected_name(options.field_selector.trim()).unwrap_or_default();
+                (verb, name.to_owned())
+            }
         };
-        let name = name.or_else(|| selected_name(options.field_selector.trim()));
         Self::Resource {
             group,
             version,
@@ -145,7 +145,7 @@ impl Attributes {
             namespace,
             resource,
             subresource: subresource.to_owned(),
-            name: name.unwrap_or_default().to_owned(),
+            name,
         }
     }
 

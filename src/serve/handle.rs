@@ -47,8 +47,7 @@ async fn dispatch(
     if info.group().is_some_and(|group| !server.serves(group)) {
         return Err(ApiError::no_such_path());
     }
-    let options: ListOptions = parameters(&parts.uri)?;
-    let is_watch = info.is_list() && options.is_watch();
+    let is_watch = info.is_list() && parameters::<ListOptions>(&parts.uri)?.is_watch();
     let is_decisions = matches!(info, RequestInfo::Decisions { .. });
     if is_watch && !is_decisions {
         return Err(ApiError::method_not_allowed());
