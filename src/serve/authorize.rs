@@ -17,6 +17,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::PostParams;
 use kube::{Api, Client};
+use moka::Equivalent;
 use moka::future::Cache;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -24,6 +25,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 type DecisionKey = (UserInfo, Attributes);
+
+/// The same key, of what is not copied to look a decision up.
+#[derive(Hash)]
+struct DecisionKeyRef<'a>(&'a UserInfo, &'a Attributes);
+
+impl Equivalent<DecisionKey> for DecisionKeyRef<'_> {
+    fn equivalent(&self, (user, attributes): &DecisionKey) -> bool {
+        self.0 == user && self.1 == attributes
+    }
+}
 
 /// Authorizes requests, and caches the decisions of the API server. Cheap to clone.
 #[derive(Clone)]
@@ -238,15 +249,17 @@ impl Authorizer {
         if user.groups.iter().any(|group| group == "system:masters") {
             return Ok(());
         }
-        let (inner, key) = (&*self.0, (user.clone(), attributes));
-        if let Some(reason) = inner.denied.get(&key).await {
+        let inner = &*self.0;
+        let asked = DecisionKeyRef(user, &attributes);
+        if let Some(reason) = inner.denied.get(&asked).await {
             inner.metrics.serving.reviewed("access", "cached", Duration::ZERO);
-            return Err(key.1.forbidden(&key.0.name, &reason));
+            return Err(attributes.forbidden(&user.name, &reason));
         }
-        if inner.allowed.get(&key).await.is_some() {
+        if inner.allowed.get(&asked).await.is_some() {
             inner.metrics.serving.reviewed("access", "cached", Duration::ZERO);
             return Ok(());
         }
+        let key = (user.clone(), attributes);
         // Single-flight: equal requests at the same time share one review.
         let review = inner.review(&key.0, &key.1);
         let Err(error) = inner.allowed.try_get_with_by_ref(&key, review).await else {
