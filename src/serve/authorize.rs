@@ -262,7 +262,9 @@ impl Authorizer {
         let key = (user.clone(), attributes);
         // Single-flight: equal requests at the same time share one review.
         let review = inner.review(&key.0, &key.1);
-        let Err(error) = inner.allowed.try_get_with_by_ref(&key, review).await else {
+        // Boxed, as the future of each request would have room for it.
+        let reviewed = Box::pin(inner.allowed.try_get_with_by_ref(&key, review));
+        let Err(error) = reviewed.await else {
             return Ok(());
         };
         Err(match &*error {

@@ -18,6 +18,7 @@ use axum::body::Body;
 use axum::extract::Request;
 use axum::http::Response;
 use axum::http::request::Parts;
+use futures::FutureExt;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -188,9 +189,13 @@ pub fn check(request: &Parts) -> Result<(), ApiError> {
 ///
 /// # Errors
 /// Its own, and 503 if it takes longer.
-pub async fn in_time<T>(result: impl Future<Output = Result<T, ApiError>>) -> Result<T, ApiError> {
-    let result = tokio::time::timeout(REQUEST_TIMEOUT, result).await;
-    result.unwrap_or_else(|_| Err(ApiError::unavailable("the request timed out")))
+pub fn in_time<T>(
+    result: impl Future<Output = Result<T, ApiError>>,
+) -> impl Future<Output = Result<T, ApiError>> {
+    // Not `async`, which would keep the large future twice.
+    tokio::time::timeout(REQUEST_TIMEOUT, result).map(|result| {
+        result.unwrap_or_else(|_| Err(ApiError::unavailable("the request timed out")))
+    })
 }
 
 /// The kind of a request, as a metric label.

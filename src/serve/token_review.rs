@@ -108,7 +108,8 @@ impl TokenAuthenticator {
         }
         // Single-flight: concurrent requests with the same token share one review.
         let review = inner.review(token, hash, source);
-        let user = inner.valid.try_get_with(hash, review).await;
+        // Boxed, as the future of each request would have room for it.
+        let user = Box::pin(inner.valid.try_get_with(hash, review)).await;
         user.map_err(|error| AuthenticationError::clone(&error))
     }
 }
