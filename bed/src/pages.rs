@@ -1,4 +1,5 @@
-//! Runs the commands of the pages in docs/ (```console) and compares their output. A reader has the same programs.
+//! Runs the commands of the pages in docs/ (```console) and compares their output. Has the programs that they use, for
+//! readers, too.
 
 use crate::cluster::Cluster;
 use crate::parts::{parts, root};

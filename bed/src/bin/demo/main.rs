@@ -57,7 +57,7 @@ async fn run(keep: bool) -> Result<(), String> {
     println!("\n{}", story::explanation(&bed.cluster, &bed::plimsoll::binary()).await?);
     if keep {
         let commands = pages::commands(&bed.cluster, &bed::plimsoll::binary());
-        println!("\nThe cluster keeps running, under load. For a shell:\n");
+        println!("\nThe cluster keeps running. For a shell:\n");
         println!("  export KUBECONFIG={}", bed.cluster.kubeconfig.display());
         println!("  export PATH={}:$PATH", commands.display());
         println!("\nTry: kubectl plimsoll explain web -n shop\n");
