@@ -1,4 +1,5 @@
-//! Runs the commands of the pages in docs/ (```console) and compares their output.
+//! Runs the commands of the pages in docs/ (```console) and compares their output. Has the programs that they use, for
+//! readers, too.
 
 use crate::cluster::Cluster;
 use crate::parts::{parts, root};
@@ -72,6 +73,23 @@ fn missing<'a>(expected: &'a [String], output: &str) -> Option<&'a str> {
     expected.get(known).map(String::as_str)
 }
 
+/// Makes a folder for the `PATH` of a reader: kubectl, and Plimsoll's program as its plugin.
+pub fn commands(cluster: &Cluster, plimsoll: &Path) -> PathBuf {
+    let bin = cluster.folder.join("bin");
+    std::fs::create_dir(&bin).expect("a folder");
+    add_kubectl(cluster, &bin);
+    symlink(plimsoll, bin.join("kubectl-plimsoll")).expect("a link");
+    bin
+}
+
+fn add_kubectl(cluster: &Cluster, bin: &Path) {
+    let kubectl = bin.join("kubectl");
+    let program = cluster.parts.join("cluster").display().to_string();
+    std::fs::write(&kubectl, format!("#!/bin/sh\nexec {program} kubectl \"$@\"\n"))
+        .expect("a file");
+    std::fs::set_permissions(&kubectl, PermissionsExt::from_mode(0o755)).expect("a mode");
+}
+
 /// A folder in which commands of the pages run, with the programs that they use.
 pub struct Pages {
     folder: TempDir,
@@ -89,11 +107,7 @@ impl Pages {
         let bin = folder.join("bin");
         std::fs::create_dir(&bin).expect("a folder");
         symlink(parts(&["helm"]).join("helm"), bin.join("helm")).expect("a link");
-        let kubectl = bin.join("kubectl");
-        let program = cluster.parts.join("cluster").display().to_string();
-        std::fs::write(&kubectl, format!("#!/bin/sh\nexec {program} kubectl \"$@\"\n"))
-            .expect("a file");
-        std::fs::set_permissions(&kubectl, PermissionsExt::from_mode(0o755)).expect("a mode");
+        add_kubectl(cluster, &bin);
         Self { folder: temporary, kubeconfig: cluster.kubeconfig.clone() }
     }
 

@@ -148,9 +148,13 @@ impl Coalescer {
         let arguments = &query.arguments;
         let provider =
             self.request(&queries, &mut queries.state(), arguments, caller, Instant::now());
-        let flights = match provider {
-            Provider::Flight(flight) => Arc::new(vec![flight]),
-            Provider::Plan(plan) => plan.await,
+        let planned;
+        let flights = match &provider {
+            Provider::Flight(flight) => std::slice::from_ref(flight),
+            Provider::Plan(plan) => {
+                planned = plan.clone().await;
+                planned.as_slice()
+            }
         };
         for flight in flights.iter().filter(|flight| flight.coverage.contains(arguments)) {
             if let Some(result) = flight.clone().result(arguments).await {

@@ -18,10 +18,11 @@ const CONTROL_PLANE_SEATS: usize = 200;
 /// How long a request waits in a queue.
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The seats that a request occupies until this is dropped.
+/// The seats that a request occupies until this is dropped: of a flow, and of those that all share.
 #[derive(Debug)]
 pub struct OccupiedSeats {
-    _seats: Vec<OwnedSemaphorePermit>,
+    _of_flow: Option<OwnedSemaphorePermit>,
+    _of_all: Option<OwnedSemaphorePermit>,
 }
 
 /// Admits requests. Cheap to clone.
@@ -54,9 +55,9 @@ impl Admission {
         in_time(async {
             let seats = match is_control_plane(user) {
                 true => self.0.control_plane.clone(),
-                false => self.0.tenants.of(tenant(user).to_owned()),
+                false => self.0.tenants.of(tenant(user)),
             };
-            Some(OccupiedSeats { _seats: vec![seats.acquire().await?] })
+            Some(OccupiedSeats { _of_flow: Some(seats.acquire().await?), _of_all: None })
         })
         .await
     }
@@ -70,14 +71,15 @@ impl Admission {
         namespace: Option<&str>,
     ) -> Option<OccupiedSeats> {
         in_time(async {
-            let mut seats = Vec::new();
-            if !is_control_plane(user) {
-                if let Some(namespace) = namespace {
-                    seats.push(self.0.namespaces.of(namespace.to_owned()).acquire().await?);
-                }
-                seats.push(self.0.total.acquire().await?);
+            if is_control_plane(user) {
+                return Some(OccupiedSeats { _of_flow: None, _of_all: None });
             }
-            Some(OccupiedSeats { _seats: seats })
+            let of_flow = match namespace {
+                Some(namespace) => Some(self.0.namespaces.of(namespace).acquire().await?),
+                None => None,
+            };
+            let of_all = Some(self.0.total.acquire().await?);
+            Some(OccupiedSeats { _of_flow: of_flow, _of_all: of_all })
         })
         .await
     }

@@ -1,14 +1,14 @@
 //! Authentication: by the front proxy's request headers, a client certificate or a bearer token.
 //! Source: `k8s.io/apiserver/pkg/authentication`.
 
-use super::client_chain::{ClientChain, Subject};
 use super::connections::Peer;
 use super::token_review::TokenAuthenticator;
-use super::trust::{TrustBundle, TrustStore};
-use super::user::{AuthenticationError, UserInfo};
+use super::trust::{ChainVerification, TrustBundle, TrustStore};
+use super::user::{AUTHENTICATED, AuthenticationError, UserInfo};
 use axum::http::{HeaderMap, header};
 use percent_encoding::percent_decode_str;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Authenticates requests.
 #[derive(Clone)]
@@ -17,7 +17,14 @@ pub struct Authenticator {
     tokens: TokenAuthenticator,
 }
 
-const AUTHENTICATED: &str = "system:authenticated";
+/// The client of a connection, whose certificates were verified.
+pub struct VerifiedPeer<'a> {
+    peer: &'a Peer,
+    tokens: &'a TokenAuthenticator,
+    trust: Arc<TrustBundle>,
+    /// None if no user is named by its certificate.
+    chain: Option<ChainVerification>,
+}
 
 impl Authenticator {
     /// An authenticator that trusts these CAs, and authenticates bearer tokens by `tokens`.
@@ -25,9 +32,21 @@ impl Authenticator {
         Self { trust, tokens }
     }
 
-    /// Whether a connection with this certificate chain is the front proxy's.
-    pub fn is_front_proxy(&self, chain: &ClientChain) -> bool {
-        is_front_proxy(&self.trust.load(), chain)
+    /// Verifies the certificates of a connection.
+    pub fn verify<'a>(&'a self, peer: &'a Peer) -> VerifiedPeer<'a> {
+        let trust = self.trust.load();
+        let chain = peer.chain.subject.is_some().then(|| trust.verify(&peer.chain));
+        VerifiedPeer { peer, tokens: &self.tokens, trust, chain }
+    }
+}
+
+impl VerifiedPeer<'_> {
+    /// Whether the connection is the front proxy's.
+    pub fn is_front_proxy(&self) -> bool {
+        let allowed = &self.trust.allowed_names;
+        let is_allowed = |user: &UserInfo| allowed.is_empty() || allowed.contains(&user.name);
+        self.chain.is_some_and(|chain| chain.front_proxy)
+            && self.peer.chain.subject.as_deref().is_some_and(is_allowed)
     }
 
     /// Authenticates a request by the connection's certificates and the request's headers.
@@ -36,17 +55,15 @@ impl Authenticator {
     /// As `AuthenticationError` says.
     pub async fn authenticate(
         &self,
-        peer: &Peer,
         headers: &HeaderMap,
-    ) -> Result<UserInfo, AuthenticationError> {
-        let (trust, chain) = (self.trust.load(), &*peer.chain);
-        if let Some(user) = by_front_proxy(&trust, chain, headers) {
-            return Ok(user);
+    ) -> Result<Arc<UserInfo>, AuthenticationError> {
+        if let Some(user) = self.by_front_proxy(headers) {
+            return Ok(Arc::new(user));
         }
-        if let Some(subject) = &chain.subject
-            && trust.verify(chain).client
+        if let Some(user) = &self.peer.chain.subject
+            && self.chain.is_some_and(|chain| chain.client)
         {
-            return Ok(by_certificate(subject));
+            return Ok(user.clone());
         }
         let token = headers
             .get(header::AUTHORIZATION)
@@ -55,42 +72,33 @@ impl Authenticator {
             .filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"))
             .map(|(_, token)| token.trim());
         match token {
-            Some(token) if !token.is_empty() => self.tokens.authenticate(token, peer.source).await,
+            Some(token) if !token.is_empty() => {
+                self.tokens.authenticate(token, self.peer.source).await
+            }
             _ => Err(AuthenticationError::InvalidCredentials),
         }
     }
 
+    /// The user of a front proxy's request headers. They are ignored unless the connection has the
+    /// front proxy's certificate.
+    fn by_front_proxy(&self, headers: &HeaderMap) -> Option<UserInfo> {
+        self.is_front_proxy().then(|| by_headers(&self.trust, headers))?
+    }
+
     /// The reason why request headers are ignored that only a front proxy may set. None if there are no
     /// such headers, or if the connection is the front proxy's.
-    pub fn untrusted_front_proxy(&self, peer: &Peer, headers: &HeaderMap) -> Option<String> {
-        let trust = self.trust.load();
-        let claims = trust.username_headers.iter().any(|name| headers.contains_key(name.as_str()));
-        let Subject { name, .. } = peer.chain.subject.as_ref()?;
-        if !claims || is_front_proxy(&trust, &peer.chain) {
+    pub fn untrusted_front_proxy(&self, headers: &HeaderMap) -> Option<String> {
+        let names = &self.trust.username_headers;
+        let claims = names.iter().any(|name| headers.contains_key(name.as_str()));
+        let UserInfo { name, .. } = &**self.peer.chain.subject.as_ref()?;
+        if !claims || self.is_front_proxy() {
             return None;
         }
-        Some(match trust.verify(&peer.chain).front_proxy {
+        Some(match self.chain.is_some_and(|chain| chain.front_proxy) {
             true => format!("common name {name:?} is not among requestheader-allowed-names"),
             false => format!("the certificate of {name:?} is not signed by the front proxy's CA"),
         })
     }
-}
-
-/// The user of a front proxy's request headers. They are ignored unless the connection has the
-/// front proxy's certificate.
-fn by_front_proxy(
-    trust: &TrustBundle,
-    chain: &ClientChain,
-    headers: &HeaderMap,
-) -> Option<UserInfo> {
-    is_front_proxy(trust, chain).then(|| by_headers(trust, headers))?
-}
-
-fn is_front_proxy(trust: &TrustBundle, chain: &ClientChain) -> bool {
-    let allowed = |Subject { name, .. }: &Subject| {
-        trust.allowed_names.is_empty() || trust.allowed_names.contains(name)
-    };
-    chain.subject.as_ref().is_some_and(allowed) && trust.verify(chain).front_proxy
 }
 
 fn by_headers(trust: &TrustBundle, headers: &HeaderMap) -> Option<UserInfo> {
@@ -123,16 +131,13 @@ fn unescape(key: &str) -> String {
     percent_decode_str(key).decode_utf8().map_or_else(|_| key.to_owned(), |key| key.into_owned())
 }
 
-/// The user of a client certificate: its common name, with its organizations as groups.
-fn by_certificate(subject: &Subject) -> UserInfo {
-    let mut groups = subject.organizations.clone();
-    groups.push(AUTHENTICATED.to_owned());
-    UserInfo { name: subject.name.clone(), groups, ..Default::default() }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::client_chain::ClientChain;
+    use super::super::connections::ConnectionLimiter;
     use super::*;
+    use crate::fake;
+    use std::time::Duration;
 
     fn trust() -> TrustBundle {
         TrustBundle {
@@ -159,14 +164,22 @@ mod tests {
         assert_eq!(by_headers(&trust(), &HeaderMap::new()), None);
     }
 
-    #[test]
-    fn headers_without_the_front_proxys_certificate_are_ignored() {
+    #[tokio::test]
+    async fn headers_without_the_front_proxys_certificate_are_ignored() {
         let mut headers = HeaderMap::new();
         headers.append("x-remote-user", "system:admin".parse().unwrap());
         headers.append("x-remote-group", "system:masters".parse().unwrap());
-        assert_eq!(by_front_proxy(&trust(), &ClientChain::new(Vec::new()), &headers), None);
+        let client = fake::api(|_| (404, serde_json::Value::Null)).0;
+        let tokens = TokenAuthenticator::new(client, Duration::ZERO, Arc::default());
+        let store = TrustStore::default();
+        store.set(trust());
+        let authenticator = Authenticator::new(store, tokens);
         let key = rcgen::generate_simple_self_signed(vec!["front-proxy".to_owned()]).unwrap();
-        let chain = ClientChain::new(vec![key.cert.der().clone()]);
-        assert_eq!(by_front_proxy(&trust(), &chain, &headers), None);
+        for certificates in [Vec::new(), vec![key.cert.der().clone()]] {
+            let source = [10, 0, 0, 1].into();
+            let (connection, _) = ConnectionLimiter::default().admit(source).unwrap();
+            let peer = Peer { chain: Arc::new(ClientChain::new(certificates)), connection, source };
+            assert_eq!(authenticator.verify(&peer).by_front_proxy(&headers), None);
+        }
     }
 }

@@ -2,13 +2,12 @@
 
 use super::admission::{self, tenant};
 use super::error::ApiError;
-use super::options::{ListOptions, selected_name};
+use super::options::{ListOptions, parameters, selected_name};
 use super::request::{ApiGroup, RequestInfo, Version};
 use super::user::UserInfo;
 use crate::cache;
 use crate::kube_error::worded;
 use crate::telemetry::Metrics;
-use axum::extract::Query;
 use axum::http::{Method, Uri};
 use governor::clock::DefaultClock;
 use governor::state::keyed::HashMapStateStore;
@@ -18,6 +17,7 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::PostParams;
 use kube::{Api, Client};
+use moka::Equivalent;
 use moka::future::Cache;
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -25,6 +25,16 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 type DecisionKey = (UserInfo, Attributes);
+
+/// The same key, of what is not copied to look a decision up.
+#[derive(Hash)]
+struct DecisionKeyRef<'a>(&'a UserInfo, &'a Attributes);
+
+impl Equivalent<DecisionKey> for DecisionKeyRef<'_> {
+    fn equivalent(&self, (user, attributes): &DecisionKey) -> bool {
+        self.0 == user && self.1 == attributes
+    }
+}
 
 /// Authorizes requests, and caches the decisions of the API server. Cheap to clone.
 #[derive(Clone)]
@@ -92,8 +102,6 @@ const REVIEW_TIMEOUT: Duration = Duration::from_secs(10);
 impl Attributes {
     /// The attributes of a request; `info` is none if the path is not one of the metrics APIs.
     pub fn of(info: Option<&RequestInfo>, method: &Method, uri: &Uri) -> Self {
-        let options = Query::<ListOptions>::try_from_uri(uri).map(|Query(options)| options);
-        let options = options.unwrap_or_default();
         let resource = |group: ApiGroup, version: Version, namespace: &str, resource: &str| {
             (group.as_str(), version.as_str(), namespace.to_owned(), resource.to_owned())
         };
@@ -132,12 +140,15 @@ impl Attributes {
         };
         let (group, version, namespace, resource) = parts;
         // Source: `RequestInfoFactory` of k8s.io/apiserver.
-        let verb = match name {
-            Some(_) => "get",
-            None if options.is_watch() => "watch",
-            None => "list",
+        let (verb, name) = match name {
+            Some(name) => ("get", name.to_owned()),
+            None => {
+                let options: ListOptions = parameters(uri).unwrap_or_default();
+                let verb = if options.is_watch() { "watch" } else { "list" };
+                let name = selected_name(options.field_selector.trim()).unwrap_or_default();
+                (verb, name.to_owned())
+            }
         };
-        let name = name.or_else(|| selected_name(options.field_selector.trim()));
         Self::Resource {
             group,
             version,
@@ -145,7 +156,7 @@ impl Attributes {
             namespace,
             resource,
             subresource: subresource.to_owned(),
-            name: name.unwrap_or_default().to_owned(),
+            name,
         }
     }
 
@@ -238,18 +249,22 @@ impl Authorizer {
         if user.groups.iter().any(|group| group == "system:masters") {
             return Ok(());
         }
-        let (inner, key) = (&*self.0, (user.clone(), attributes));
-        if let Some(reason) = inner.denied.get(&key).await {
+        let inner = &*self.0;
+        let asked = DecisionKeyRef(user, &attributes);
+        if let Some(reason) = inner.denied.get(&asked).await {
             inner.metrics.serving.reviewed("access", "cached", Duration::ZERO);
-            return Err(key.1.forbidden(&key.0.name, &reason));
+            return Err(attributes.forbidden(&user.name, &reason));
         }
-        if inner.allowed.get(&key).await.is_some() {
+        if inner.allowed.get(&asked).await.is_some() {
             inner.metrics.serving.reviewed("access", "cached", Duration::ZERO);
             return Ok(());
         }
+        let key = (user.clone(), attributes);
         // Single-flight: equal requests at the same time share one review.
         let review = inner.review(&key.0, &key.1);
-        let Err(error) = inner.allowed.try_get_with_by_ref(&key, review).await else {
+        // Boxed, as the future of each request would have room for it.
+        let reviewed = Box::pin(inner.allowed.try_get_with_by_ref(&key, review));
+        let Err(error) = reviewed.await else {
             return Ok(());
         };
         Err(match &*error {

@@ -1,7 +1,9 @@
 //! The certificate chain of a connection's client: what requests need of it, read once.
 
+use super::user::{AUTHENTICATED, UserInfo};
 use rustls::pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
+use std::sync::Arc;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 /// The certificate chain of a client, not verified yet.
@@ -11,17 +13,8 @@ pub struct ClientChain {
     pub certificates: Vec<CertificateDer<'static>>,
     /// The hash of all of them.
     pub hash: [u8; 32],
-    /// Whose certificate it is; none if it has none, or no name.
-    pub subject: Option<Subject>,
-}
-
-/// The subject of a certificate.
-#[derive(Debug)]
-pub struct Subject {
-    /// The common name.
-    pub name: String,
-    /// The organizations.
-    pub organizations: Vec<String>,
+    /// The user that its certificate names; none if it has none, or no name.
+    pub subject: Option<Arc<UserInfo>>,
 }
 
 impl ClientChain {
@@ -32,20 +25,19 @@ impl ClientChain {
             hash.update((certificate.len() as u64).to_be_bytes());
             hash.update(certificate);
         }
-        let subject = certificates.first().and_then(Subject::of);
+        let subject = certificates.first().and_then(subject).map(Arc::new);
         Self { hash: hash.finalize().into(), subject, certificates }
     }
 }
 
-impl Subject {
-    fn of(certificate: &CertificateDer<'_>) -> Option<Self> {
-        let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
-        let subject = certificate.subject();
-        let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
-        let organization = |part: &x509_parser::x509::AttributeTypeAndValue<'_>| {
-            part.as_str().ok().map(str::to_owned)
-        };
-        let organizations = subject.iter_organization().filter_map(organization).collect();
-        Some(Self { name, organizations })
-    }
+/// The user that a certificate names: its common name, with its organizations as groups.
+fn subject(certificate: &CertificateDer<'_>) -> Option<UserInfo> {
+    let (_, certificate) = X509Certificate::from_der(certificate).ok()?;
+    let subject = certificate.subject();
+    let name = subject.iter_common_name().next()?.as_str().ok()?.to_owned();
+    let organization =
+        |part: &x509_parser::x509::AttributeTypeAndValue<'_>| part.as_str().ok().map(str::to_owned);
+    let organizations = subject.iter_organization().filter_map(organization);
+    let groups = organizations.chain([AUTHENTICATED.to_owned()]).collect();
+    Some(UserInfo { name, groups, ..UserInfo::default() })
 }

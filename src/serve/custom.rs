@@ -68,7 +68,9 @@ pub async fn objects(
             values
         }
         None => {
-            let (asked, samples) = Asked::of(server, request, selectors, published).await?;
+            // Boxed, as the future of each request would have room for it.
+            let asked = Box::pin(Asked::of(server, request, selectors, published));
+            let (asked, samples) = asked.await?;
             let origin = samples.origin();
             let values = asked.values(server, request, samples)?;
             if asked.may_be_kept()

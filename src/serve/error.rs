@@ -2,9 +2,7 @@
 
 use crate::prometheus::Error as PrometheusError;
 use crate::samples::MetricError;
-use axum::body::Body;
-use axum::http::{Response, StatusCode};
-use axum::response::IntoResponse;
+use axum::http::StatusCode;
 
 /// An error as a Kubernetes client understands it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -119,16 +117,5 @@ impl ApiError {
             ) => Self::unavailable(message),
             _ => Self::internal(format!("Internal error occurred: {message}")),
         }
-    }
-}
-
-/// A response that carries the error. `layers::instrument` encodes it, as only that layer knows what
-/// the client accepts.
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response<Body> {
-        let mut response = Response::new(Body::empty());
-        *response.status_mut() = self.code;
-        response.extensions_mut().insert(self);
-        response
     }
 }

@@ -1,40 +1,40 @@
-//! Dispatches requests that have passed the layers to their handlers.
+//! Dispatches requests that were authorized to their handlers.
 
 use super::encode::{ResponseContent, encode, json};
 use super::error::ApiError;
 use super::health::{self, Detail};
-use super::layers::{ParsedPath, RequestUser};
 use super::options::{ListOptions, parameters};
 use super::request::{ApiGroup, PathError, RequestInfo};
 use super::server::Server;
+use super::user::UserInfo;
 use super::{custom, discovery, external, negotiate, openapi, resource_metrics};
 use crate::telemetry::Metrics;
 use crate::watch::{AutoscalerRef, ObjectKey};
 use axum::body::Body;
-use axum::extract::{Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, Method, Response, StatusCode, Uri, header};
 use axum::response::IntoResponse;
 use serde_json::value::RawValue;
-use std::sync::Arc;
 
-/// Dispatches a request, and encodes the response.
+/// Dispatches a request of this user, anonymous if its path is always allowed, and encodes the response.
+///
+/// # Errors
+/// As a Kubernetes client expects them.
 pub async fn handle(
-    State(server): State<Arc<Server>>,
-    request: Request,
+    server: &Server,
+    parts: &Parts,
+    path: Result<RequestInfo, PathError>,
+    user: Option<&UserInfo>,
 ) -> Result<Response<Body>, ApiError> {
-    let (mut parts, _) = request.into_parts();
-    let Some(ParsedPath(path)) = parts.extensions.remove() else {
-        return Err(ApiError::internal("the path was not parsed"));
-    };
-    let content = dispatch(&server, path, &parts).await?;
+    let content = dispatch(server, parts, path, user).await?;
     encode(content, &parts.uri, &parts.headers)
 }
 
 async fn dispatch(
     server: &Server,
-    path: Result<RequestInfo, PathError>,
     parts: &Parts,
+    path: Result<RequestInfo, PathError>,
+    user: Option<&UserInfo>,
 ) -> Result<ResponseContent, ApiError> {
     check_method(&parts.method, &path)?;
     if let Some(content) = non_resource(server, parts)? {
@@ -47,8 +47,7 @@ async fn dispatch(
     if info.group().is_some_and(|group| !server.serves(group)) {
         return Err(ApiError::no_such_path());
     }
-    let options: ListOptions = parameters(&parts.uri)?;
-    let is_watch = info.is_list() && options.is_watch();
+    let is_watch = info.is_list() && parameters::<ListOptions>(&parts.uri)?.is_watch();
     let is_decisions = matches!(info, RequestInfo::Decisions { .. });
     if is_watch && !is_decisions {
         return Err(ApiError::method_not_allowed());
@@ -57,7 +56,6 @@ async fn dispatch(
         return Err(ApiError::not_acceptable());
     }
     if is_watch && let RequestInfo::Decisions { namespace, .. } = &info {
-        let user = parts.extensions.get::<RequestUser>().and_then(|user| user.0.as_deref());
         let options = parameters(&parts.uri)?;
         return server.decisions.watch(namespace.as_deref(), &options, parts, user).await;
     }

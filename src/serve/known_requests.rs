@@ -18,6 +18,8 @@ use std::time::Duration;
 
 /// The bytes of known requests. A namespace takes no more than it leaves free.
 pub const KNOWN_REQUEST_BYTES: usize = 12 << 20;
+/// The bytes of one at most: until the cache lets go of what is replaced, it is there twice.
+const MAX_REQUEST_BYTES: usize = 1 << 20;
 /// The name that requests about the whole cluster are counted to.
 pub const CLUSTER: &str = "/";
 /// How long a request is known.
@@ -151,8 +153,11 @@ impl KnownRequests {
         let room = last.1.json.len() * 9 / 8;
         let bytes = size_of::<KnownRequest>() + asked.bytes() + room;
         let weight = cache::weight(text(uri).len() + bytes) as usize;
-        let flow = Some(request.flow().as_str()).filter(|flow| !flow.is_empty());
         self.forget(uri);
+        if weight > MAX_REQUEST_BYTES {
+            return false;
+        }
+        let flow = Some(request.flow().as_str()).filter(|flow| !flow.is_empty());
         let guard = self.quota.try_guard(&flow.unwrap_or(CLUSTER).into(), weight);
         let has_room = guard.is_some();
         if has_room {

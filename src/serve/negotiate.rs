@@ -1,7 +1,6 @@
 //! Content negotiation: the encoding of a response, by what the client accepts.
 
 use super::protobuf::PROTOBUF;
-use axum::extract::Query;
 use axum::http::{HeaderMap, Uri, header};
 
 /// The encoding of a response.
@@ -223,11 +222,10 @@ pub fn prefers_prometheus_text(headers: &HeaderMap) -> bool {
 
 /// Whether JSON is pretty-printed. Source: `isPrettyPrint` of `k8s.io/apiserver`.
 pub fn is_pretty(uri: &Uri, headers: &HeaderMap) -> bool {
-    let query = Query::<Vec<(String, String)>>::try_from_uri(uri);
-    let query = query.map(|Query(query)| query).unwrap_or_default();
-    let pretty = query.iter().find(|(name, _)| name == "pretty").map(|(_, value)| value);
+    let mut query = form_urlencoded::parse(uri.query().unwrap_or_default().as_bytes());
+    let pretty = query.find(|(name, _)| name == "pretty").map(|(_, value)| value);
     if let Some(pretty) = pretty.filter(|pretty| !pretty.is_empty()) {
-        return matches!(pretty.as_str(), "1" | "t" | "T" | "true" | "TRUE" | "True");
+        return matches!(&*pretty, "1" | "t" | "T" | "true" | "TRUE" | "True");
     }
     let agent = headers.get(header::USER_AGENT).and_then(|agent| agent.to_str().ok());
     let people = ["curl", "Wget", "Mozilla/5.0"];

@@ -144,6 +144,9 @@ pub enum PathError {
     Invalid,
 }
 
+/// The most segments behind the version: those of a metric of an object.
+const MAX_PARTS: usize = 5;
+
 impl RequestInfo {
     /// Parses a path.
     ///
@@ -151,22 +154,29 @@ impl RequestInfo {
     /// If there is no such path.
     pub fn parse(path: &str) -> Result<Self, PathError> {
         let path = path.strip_suffix('/').unwrap_or(path);
-        let parts: Vec<&str> = path.split('/').collect();
-        let ["", "apis", rest @ ..] = parts.as_slice() else { return Err(PathError::NotFound) };
-        let [group, rest @ ..] = rest else { return Ok(Self::Groups) };
+        let mut segments = path.split('/');
+        if (segments.next(), segments.next()) != (Some(""), Some("apis")) {
+            return Err(PathError::NotFound);
+        }
+        let Some(group) = segments.next() else { return Ok(Self::Groups) };
         let group = ApiGroup::parse(group).ok_or(PathError::NotFound)?;
-        let [version, rest @ ..] = rest else { return Ok(Self::Group(group)) };
-        let version = group.versions().iter().find(|known| known.as_str() == *version);
+        let Some(version) = segments.next() else { return Ok(Self::Group(group)) };
+        let version = group.versions().iter().find(|known| known.as_str() == version);
         let version = *version.ok_or(PathError::NotFound)?;
-        if rest.is_empty() {
+        let (mut decoded, mut count): ([Cow<'_, str>; MAX_PARTS], usize) = Default::default();
+        for segment in segments {
+            let part = decoded.get_mut(count).ok_or(PathError::NotFound)?;
+            *part = decode(segment).ok_or(PathError::NotFound)?;
+            count += 1;
+        }
+        let parts = decoded.each_ref().map(|part| &**part);
+        let parts = &parts[..count];
+        if parts.is_empty() {
             return Ok(Self::Resources(group, version));
         }
-        let decoded: Option<Vec<_>> = rest.iter().map(|part| decode(part)).collect();
-        let decoded = decoded.ok_or(PathError::NotFound)?;
-        let parts: Vec<&str> = decoded.iter().map(AsRef::as_ref).collect();
         let owned = |text: &str| text.to_owned();
         match group {
-            ApiGroup::Decisions => match parts.as_slice() {
+            ApiGroup::Decisions => match parts {
                 ["decisions"] => Ok(Self::Decisions { namespace: None, name: None }),
                 ["namespaces", namespace, "decisions"] => {
                     Ok(Self::Decisions { namespace: Some(owned(namespace)), name: None })
@@ -177,14 +187,14 @@ impl RequestInfo {
                 }
                 _ => Err(PathError::NotFound),
             },
-            ApiGroup::Custom => object(version, &parts).map(Self::Object),
-            ApiGroup::External => match parts.as_slice() {
+            ApiGroup::Custom => object(version, parts).map(Self::Object),
+            ApiGroup::External => match parts {
                 ["namespaces", namespace, metric] => {
                     Ok(Self::External { namespace: owned(namespace), metric: owned(metric) })
                 }
                 _ => Err(PathError::NotFound),
             },
-            ApiGroup::Resource => match parts.as_slice() {
+            ApiGroup::Resource => match parts {
                 ["nodes"] => Ok(Self::Nodes { name: None }),
                 ["nodes", name] => Ok(Self::Nodes { name: Some(owned(name)) }),
                 ["pods"] => Ok(Self::Pods { namespace: None, name: None }),

@@ -1,6 +1,7 @@
 //! Seats and queues, as in API Priority and Fairness: a request occupies a seat while it
 //! executes, and waits in a queue while there is none.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -57,12 +58,21 @@ impl<K: Eq + Hash> FlowSeats<K> {
     }
 
     /// The pool of a flow.
-    pub fn of(&self, flow: K) -> SeatPool {
+    pub fn of<Q>(&self, flow: &Q) -> SeatPool
+    where
+        K: Borrow<Q>,
+        Q: Eq + Hash + ToOwned<Owned = K> + ?Sized,
+    {
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         if flows.len() >= MAX_IDLE_FLOWS {
             flows.retain(|_, pool| !pool.is_idle(self.seats_per_flow));
         }
-        flows.entry(flow).or_insert_with(|| SeatPool::new(self.seats_per_flow)).clone()
+        if let Some(pool) = flows.get(flow) {
+            return pool.clone();
+        }
+        let pool = SeatPool::new(self.seats_per_flow);
+        flows.insert(flow.to_owned(), pool.clone());
+        pool
     }
 }
 
@@ -73,7 +83,7 @@ mod tests {
     #[test]
     fn idle_flows_are_dropped() {
         let seats = FlowSeats::new(1);
-        let _pools: Vec<SeatPool> = (0..3 * MAX_IDLE_FLOWS).map(|n| seats.of(n)).collect();
+        let _pools: Vec<SeatPool> = (0..3 * MAX_IDLE_FLOWS).map(|n| seats.of(&n)).collect();
         assert!(seats.flows.lock().unwrap().len() <= MAX_IDLE_FLOWS);
     }
 }

@@ -95,7 +95,7 @@ impl TokenAuthenticator {
         &self,
         token: &str,
         source: IpAddr,
-    ) -> Result<UserInfo, AuthenticationError> {
+    ) -> Result<Arc<UserInfo>, AuthenticationError> {
         let inner = &*self.0;
         let hash: TokenHash = Sha256::digest(token).into();
         if inner.invalid.contains_key(&hash) {
@@ -104,14 +104,13 @@ impl TokenAuthenticator {
         }
         if let Some(user) = inner.valid.get(&hash).await {
             inner.metrics.serving.reviewed("token", "cached", Duration::ZERO);
-            return Ok(UserInfo::clone(&user));
+            return Ok(user);
         }
         // Single-flight: concurrent requests with the same token share one review.
         let review = inner.review(token, hash, source);
-        match inner.valid.try_get_with(hash, review).await {
-            Ok(user) => Ok(UserInfo::clone(&user)),
-            Err(error) => Err(AuthenticationError::clone(&error)),
-        }
+        // Boxed, as the future of each request would have room for it.
+        let user = Box::pin(inner.valid.try_get_with(hash, review)).await;
+        user.map_err(|error| AuthenticationError::clone(&error))
     }
 }
 
@@ -171,7 +170,7 @@ impl Inner {
             self.rate_limit.retain_recent();
         }
         self.rate_limit.check_key(&source).ok()?;
-        let of_source = self.unknown_token_seats_by_source.of(source).acquire().await?;
+        let of_source = self.unknown_token_seats_by_source.of(&source).acquire().await?;
         Some(vec![of_source, self.unknown_token_seats.acquire().await?])
     }
 
@@ -247,7 +246,8 @@ mod tests {
         let (reviews, gate) = (Arc::<AtomicUsize>::default(), Arc::new(Semaphore::new(0)));
         let client = api_server(reviews.clone(), gate.clone());
         let tokens = TokenAuthenticator::new(client, Duration::ZERO, Arc::default());
-        let valid = async |n| tokens.authenticate("valid", source(n)).await.map(|user| user.name);
+        let valid =
+            async |n| tokens.authenticate("valid", source(n)).await.map(|user| user.name.clone());
         assert_eq!(valid(1).await.unwrap(), "valid");
         for n in 0..200 {
             let tokens = tokens.clone();

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeMap;
 
+/// The group of all users that are known.
+pub const AUTHENTICATED: &str = "system:authenticated";
+
 /// The user of a request, as upstream's `user.Info`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct UserInfo {

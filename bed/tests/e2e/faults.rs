@@ -166,8 +166,8 @@ fn no_invalid_response_of_prometheus_changes_a_scale() {
         let later = [("retry-after", "1")];
         for (what, fault, expected) in [
             ("slow", Fault::Slow(Duration::from_secs(3)), "did not answer within 1s"),
-            ("no JSON", answer(200, &[], "<html>sign in</html>"), "can't be used"),
-            ("half an answer", Fault::Cut, "can't be used"),
+            ("no JSON", answer(200, &[], "<html>sign in</html>"), "invalid response"),
+            ("half an answer", Fault::Cut, "invalid response"),
             ("ten times too large", answer(200, &[], &padded), "larger than 100000 bytes"),
             ("too many requests", answer(429, &later, "slow down"), "429: slow down"),
             ("unavailable", answer(503, &later, "starting"), "503: starting"),

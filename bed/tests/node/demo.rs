@@ -7,6 +7,8 @@ use crate::isolation::{binary, outside};
 use crate::load::Load;
 use crate::node::Node;
 use bed::cluster::Cluster;
+use bed::pages::commands;
+use bed::root;
 use bed::story::{self, Stage};
 use bed::workload::Namespace;
 use serde_json::Value;
@@ -67,22 +69,25 @@ pub fn tell(keep: bool) -> Result<(), String> {
         if keep {
             let enter = format!("nsenter --target={}", outside());
             println!("\nThe node keeps running, under load. A shell in its namespaces, as root in another terminal:\n");
-            println!("  {enter} --mount --net --pid --wd bash");
+            println!("  {enter} --mount --net --pid bash");
+            println!("  cd {}", root().display());
             println!("  export KUBECONFIG={}", node.cluster.kubeconfig.display());
-            println!("  alias kubectl='{} kubectl'", node.cluster.parts.join("cluster").display());
+            println!("  export PATH={}:$PATH", commands(&node.cluster, &binary()).display());
+            println!("\nTry: kubectl plimsoll explain web -n shop");
+            println!("For a workload of your own: \"Without a cluster\" in docs/quickstart.md");
             let prometheus = ["-n", "monitoring", "service", "prometheus"];
             let address = node.field(&prometheus, "{.spec.clusterIP}").await?;
             println!("\nPrometheus, in that shell: http://{address}:9090");
             println!("The page, in that shell:\n");
-            println!("  {} ui --no-browser --port={PAGE_PORT}", binary().display());
+            println!("  kubectl plimsoll ui --no-browser --port={PAGE_PORT}");
             println!(
-                "\nand for a browser, which is outside of its network, as root in a third terminal, with socat and nc:\n"
+                "\nand for a browser, which is outside of its network, as root in a third terminal, with socat installed:\n"
             );
             println!(
                 "  socat TCP-LISTEN:{PAGE_PORT},bind=127.0.0.1,fork,reuseaddr \
-                 EXEC:'{enter} --net nc 127.0.0.1 {PAGE_PORT}'"
+                 EXEC:'{enter} --net socat STDIO \"TCP:127.0.0.1:{PAGE_PORT}\"'"
             );
-            println!("\nOpen the address that `ui` has printed. Ctrl-C ends the node.");
+            println!("\nOpen the address that `ui` has printed. Ctrl-C ends the node, in up to 20 s.");
             // The program is killed with its namespaces. The stage has the load.
             std::future::pending::<()>().await;
         }

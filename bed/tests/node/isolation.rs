@@ -47,6 +47,8 @@ pub enum Isolated {
     Inside,
     /// Outside, after the process inside has ended, and all of it was removed.
     Ended(ExitCode),
+    /// Outside, after this process was told to end, and all of it was removed.
+    Interrupted,
 }
 
 impl Isolated {
@@ -62,7 +64,7 @@ impl Isolated {
                 Ok(Self::Inside)
             }
             Some(_) => Err(format!("{NAME} is set, which is for processes of these tests alone")),
-            None => run_inside(needs).map(Self::Ended),
+            None => run_inside(needs),
         }
     }
 }
@@ -70,7 +72,7 @@ impl Isolated {
 /// Has `make` write an image, of the `PROFILE` in the environment. Returns whether it could.
 fn make(image: &str) -> bool {
     let mut make = Command::new("make");
-    make.args(["--no-print-directory", image]).current_dir(root());
+    make.args(["--no-print-directory", "--silent", image]).current_dir(root());
     // Cargo's variables of this package would have build scripts run again.
     let of_package =
         |name: &String| name.starts_with("CARGO_PKG_") || name.starts_with("CARGO_MANIFEST_");
@@ -118,7 +120,7 @@ pub fn add_cgroups(machine: &str) -> String {
     format!("/{name}/{machine}")
 }
 
-fn run_inside(needs: &Needs) -> Result<ExitCode, String> {
+fn run_inside(needs: &Needs) -> Result<Isolated, String> {
     can_run(needs)?;
     for name in abandoned() {
         remove(&name);
@@ -146,12 +148,12 @@ fn run_inside(needs: &Needs) -> Result<ExitCode, String> {
         let inside = command.stdin(Stdio::piped()).spawn();
         let ended = inside.and_then(|mut inside| {
             let alive = inside.stdin.take();
-            std::thread::spawn(move || {
+            let told = std::thread::spawn(move || {
                 told_to_end();
                 drop(alive);
             });
             write_id(inside.id(), &folder);
-            inside.wait()
+            inside.wait().map(|status| (status, told.is_finished()))
         });
         ended.map_err(|error| error.to_string())
     });
@@ -159,8 +161,12 @@ fn run_inside(needs: &Needs) -> Result<ExitCode, String> {
         keep_logs(&folder, Path::new(&to));
     }
     remove(&name);
-    let code = ended?.code().and_then(|code| u8::try_from(code).ok());
-    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+    let (status, told) = ended?;
+    if told {
+        return Ok(Isolated::Interrupted);
+    }
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(Isolated::Ended(code.map_or(ExitCode::FAILURE, ExitCode::from)))
 }
 
 /// Takes the signals that would end this process, which has to remove what is left. Returns what waits for one.

@@ -98,6 +98,11 @@ fn main() -> ExitCode {
         },
         Ok(Isolated::Inside) => libtest_mimic::run(&arguments, trials).exit_code(),
         Ok(Isolated::Ended(code)) => code,
+        Ok(Isolated::Interrupted) if demo => {
+            println!("\nThe node is stopped.");
+            ExitCode::SUCCESS
+        }
+        Ok(Isolated::Interrupted) => ExitCode::FAILURE,
         Err(reason) if demo || required => {
             eprintln!("no real node can run here: {reason}");
             ExitCode::FAILURE

@@ -155,7 +155,7 @@ impl Decisions {
         let seats = match is_replica {
             true => self.of_replicas.try_acquire().map(|seat| vec![seat]),
             false => {
-                let of_tenant = self.of_tenant.of(user.map_or("", tenant).to_owned());
+                let of_tenant = self.of_tenant.of(user.map_or("", tenant));
                 let seats = of_tenant.try_acquire().zip(self.watches.try_acquire());
                 seats.map(|(of_tenant, seat)| vec![of_tenant, seat])
             }

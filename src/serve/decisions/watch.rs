@@ -2,7 +2,7 @@
 //! has changed since, so that a client that reads slowly costs nothing but its place and that page.
 
 use super::super::error::ApiError;
-use super::super::layers::LongRunning;
+use super::super::handler_chain::LongRunning;
 use super::options::{DecisionOptions, is_set, rendered, value};
 use super::selection::Selection;
 use super::table;

@@ -1,28 +1,15 @@
 //! The responses of the dispatch, by method, path and `Accept`.
 
-use super::super::error::ApiError;
-use super::super::handle::handle;
+use super::handled as ask;
 use super::*;
 use crate::crd::AutoscalerStatus;
 use crate::promql::name::generated_name;
 use crate::samples::Store;
 use crate::supervise::Spawner;
 use crate::watch::{AutoscalerRef, ObjectKey, read_autoscaler};
-use axum::extract::State;
 
 const CUSTOM: &str = "/apis/custom.metrics.k8s.io";
 const PODS: &str = "/apis/metrics.k8s.io/v1beta1/namespaces/shop/pods";
-
-async fn ask(
-    server: &Arc<Server>,
-    (method, path, accept): (&str, &str, &str),
-) -> Result<Response<Body>, ApiError> {
-    let request = Request::builder().method(method).uri(path).header("accept", accept);
-    let mut request = request.body(Body::empty()).unwrap();
-    let parsed = ParsedPath(RequestInfo::parse(request.uri().path()));
-    request.extensions_mut().insert(parsed);
-    handle(State(server.clone()), request).await
-}
 
 #[tokio::test]
 async fn each_path_has_its_handler() {

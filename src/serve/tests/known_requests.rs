@@ -1,7 +1,5 @@
 //! Requests that are repeated have the response that they would have if nothing of them were kept.
 
-use super::super::error::ApiError;
-use super::super::handle::handle;
 use super::super::known_requests::{CLUSTER, KNOWN_REQUEST_BYTES};
 use super::*;
 use crate::clock::Clock;
@@ -12,7 +10,6 @@ use crate::rules::{Dependencies, ListingSettings, Rules};
 use crate::samples::Store;
 use crate::supervise::Spawner;
 use crate::watch::{ObjectKey, PodRecord, Resources, read_autoscaler};
-use axum::extract::State;
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use futures::{FutureExt, StreamExt, stream};
@@ -144,10 +141,7 @@ fn put_autoscaler(server: &Server) -> String {
 }
 
 async fn ask(server: &Arc<Server>, path: &str, accept: &str) -> Result<Bytes, ApiError> {
-    let mut request = Request::get(path).header("accept", accept).body(Body::empty()).unwrap();
-    let parsed = ParsedPath(RequestInfo::parse(request.uri().path()));
-    request.extensions_mut().insert(parsed);
-    let response = handle(State(server.clone()), request).await?;
+    let response = handled(server, ("GET", path, accept)).await?;
     Ok(axum::body::to_bytes(response.into_body(), usize::MAX).await.unwrap())
 }
 

@@ -1,19 +1,19 @@
-//! The layers one by one, all of them in their order, and the dispatch behind them.
+//! The steps of the handler chain one by one, all of them in their order, and the dispatch at its end.
 
 mod authorizer;
 mod dispatch;
+mod handler_chain;
 mod known_requests;
-mod layers;
 mod router;
 
-use super::admission::Admission;
 use super::authenticate::Authenticator;
 use super::authorize::{Attributes, Authorizer, AuthorizerOptions};
 use super::client_chain::ClientChain;
 use super::connections::{ConnectionLimiter, Peer};
 use super::decisions::Decisions;
+use super::error::ApiError;
+use super::handle::handle;
 use super::health::Health;
-use super::layers::{AuthenticationLayer, ParsedPath, RequestUser};
 use super::request::{ApiGroup, RequestInfo};
 use super::server::Server;
 use super::token_review::TokenAuthenticator;
@@ -137,12 +137,15 @@ fn on_connection(path: &str, token: Option<&str>) -> Request {
     request
 }
 
-/// A request as the layers behind `authenticate` see it.
-fn authenticated(path: &str, user: Option<UserInfo>) -> Request {
-    let mut request = get(path);
-    request.extensions_mut().insert(ParsedPath(RequestInfo::parse(path)));
-    request.extensions_mut().insert(RequestUser(user.map(Arc::new)));
-    request
+/// The response of the dispatch to a GET.
+async fn handled(
+    server: &Server,
+    (method, path, accept): (&str, &str, &str),
+) -> Result<Response<Body>, ApiError> {
+    let request = Request::builder().method(method).uri(path).header("accept", accept);
+    let (parts, ()) = request.body(()).unwrap().into_parts();
+    let parsed = RequestInfo::parse(parts.uri.path());
+    handle(server, &parts, parsed, None).await
 }
 
 async fn text(response: Response<Body>) -> String {

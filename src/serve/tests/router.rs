@@ -1,4 +1,4 @@
-//! The order of the layers: each is distinguished from the next by a request that both refuse.
+//! The order of the steps: each is distinguished from the next by a request that both refuse.
 
 use super::super::router::router;
 use super::*;
@@ -9,7 +9,7 @@ const SEATS: usize = 100;
 const DISCOVERY: &str = "/apis/custom.metrics.k8s.io";
 
 #[tokio::test(start_paused = true)]
-async fn a_request_passes_the_layers_in_their_order() {
+async fn a_request_passes_the_steps_in_their_order() {
     let (client, log) = reviewer();
     let server = server(&client);
     let metrics = server.metrics.clone();
@@ -28,29 +28,29 @@ async fn a_request_passes_the_layers_in_their_order() {
         }
     };
 
-    // `instrument` before `canonicalize`: a path that is refused is counted, and the error encoded.
+    // Instrumented before `check`: a path that is refused is counted, and the error encoded.
     let refused = ask("/a//b", None).await;
     assert_eq!(refused.status(), StatusCode::BAD_REQUEST);
     assert!(text(refused).await.contains("\"kind\":\"Status\""));
     assert!(metrics.openmetrics().contains("plimsoll_http_requests_total{code=\"400\"} 1\n"));
-    // `canonicalize` before `authenticate`: 400 and not 401.
+    // `check` before `authenticate`: 400 and not 401.
     assert_eq!(code("/a//b", Some("wrong")).await, 400);
     assert_eq!(log.of("POST").len(), 0);
-    // `authenticate` before `admit`: 401 and not 429, as anonymous users have no seat left.
+    // `authenticate` before a seat of the tenant: 401 and not 429, as anonymous users have no seat left.
     fill("/apis", None).await;
     assert_eq!(code("/apis", None).await, 429);
     assert_eq!(code(DISCOVERY, None).await, 401);
-    // `admit` before `authorize`: a user without a seat causes no review.
+    // That seat before `authorize`: a user without a seat causes no review.
     fill(DISCOVERY, Some("alice")).await;
     let reviews = log.of(ACCESS_REVIEWS).len();
     assert_eq!(code("/nowhere", Some("alice")).await, 429);
     assert_eq!(log.of(ACCESS_REVIEWS).len(), reviews);
-    // `authorize` before `admit_authorized`: 403 and not 429, as nobody has a seat left.
+    // `authorize` before the other seats: 403 and not 429, as nobody has a seat left.
     fill(DISCOVERY, Some("bob")).await;
     fill(DISCOVERY, Some("carol")).await;
     assert_eq!(code(DISCOVERY, Some("mallory")).await, 403);
     assert_eq!(code(DISCOVERY, Some("dave")).await, 429);
-    // `admit_authorized` before the handler: with a seat, the same request is served.
+    // These before the handler: with a seat, the same request is served.
     unread.pop();
     assert_eq!(code(DISCOVERY, Some("dave")).await, 200);
 }

@@ -2,7 +2,7 @@
 
 mod stage;
 
-use bed::{Bed, Options, story};
+use bed::{Bed, Options, pages, story};
 use stage::Loopback;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -56,10 +56,12 @@ async fn run(keep: bool) -> Result<(), String> {
     println!("\n{summary}  whole demo          {:.0} s", start.elapsed().as_secs_f64());
     println!("\n{}", story::explanation(&bed.cluster, &bed::plimsoll::binary()).await?);
     if keep {
-        println!("\nThe cluster keeps running:\n");
+        let commands = pages::commands(&bed.cluster, &bed::plimsoll::binary());
+        println!("\nThe cluster keeps running. For a shell:\n");
         println!("  export KUBECONFIG={}", bed.cluster.kubeconfig.display());
-        println!("  {} kubectl get autoscalers -A", bed.cluster.parts.join("cluster").display());
-        println!("  {} ui     the page", bed::plimsoll::binary().display());
+        println!("  export PATH={}:$PATH", commands.display());
+        println!("\nTry: kubectl plimsoll explain web -n shop\n");
+        println!("  the page    kubectl plimsoll ui");
         println!("  Prometheus  http://127.0.0.1:{}", bed.cluster.prometheus_port);
         println!("  Plimsoll    https://127.0.0.1:{}", bed.plimsoll.port);
         println!("  logs        {}", bed.cluster.folder.display());
