@@ -117,6 +117,11 @@ fn what_holds() {
     golden("rolling-out", &held("RollingOut", 14_000));
     golden("pods-not-known", &held("PodsNotKnown", 2_000));
     golden("metrics-were-away", &held("MetricsWereAway", 2_000));
+    // Within a window, too.
+    let mut held = web(4, json!({}));
+    held.holds[1] = Some("MetricsWereAway");
+    held.decides(1, &[Has::EachPod(9_800)]);
+    golden("metrics-were-away-in-window", &held.decides(13, &[Has::EachPod(2_000)]).story());
     let disabled = json!({"behavior": {"scaleDown": {"selectPolicy": "Disabled"}}});
     golden("never-scaled-down", &web(6, disabled).decides(28, &[Has::EachPod(5_000)]).story());
     let mut other = web(4, json!({}));
@@ -218,6 +223,13 @@ fn what_is_not_carried_out() {
     golden("observed", &observed.decides(28, &[more]).story());
     let fails = Has::Fails("Prometheus can't be reached: connection refused");
     golden("observed-and-failing", &wanting(Done::Observed, fails).story());
+}
+
+#[test]
+fn equal_decisions_are_written_once_a_minute() {
+    let mut recent = web(4, json!({}));
+    recent.decides(28, &[Has::EachPod(9_800)]);
+    golden("unwritten", &recent.later(40_000).story());
 }
 
 #[test]
