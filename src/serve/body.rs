@@ -17,6 +17,10 @@ pub struct GuardedBody<T> {
     _guard: T,
 }
 
+/// Marks the response of a watch, which takes a seat of its own: it lasts, and would hold those of requests.
+#[derive(Clone, Copy, Debug)]
+pub struct LongRunning;
+
 /// The size of a frame, in bytes.
 const FRAME_BYTES: usize = 64 * 1024;
 

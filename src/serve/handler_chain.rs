@@ -5,7 +5,7 @@
 
 use super::admission::{Admission, tenant};
 use super::authorize::Attributes;
-use super::body::GuardedBody;
+use super::body::{GuardedBody, LongRunning};
 use super::connections::Peer;
 use super::encode::encode_error;
 use super::error::ApiError;
@@ -27,10 +27,6 @@ use tokio::time::Instant;
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// The least time between two warnings about an untrusted front proxy.
 const WARNING_INTERVAL: Duration = Duration::from_secs(10);
-
-/// Marks the response of a watch, which takes a seat of its own: it lasts, and would hold those of requests.
-#[derive(Clone, Copy, Debug)]
-pub struct LongRunning;
 
 /// Serves requests.
 pub struct HandlerChain {

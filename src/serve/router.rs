@@ -1,7 +1,8 @@
 //! The routes of the API server.
 
 use super::admission::Admission;
-use super::handler_chain::{HandlerChain, LongRunning};
+use super::body::LongRunning;
+use super::handler_chain::HandlerChain;
 use super::health;
 use super::server::Server;
 use axum::Router;

@@ -288,7 +288,7 @@ fn check_tells_what_a_configuration_lacks_and_a_configuration_from_objects() {
     assert_eq!(checked(usage, &[]).1, "error: resourceRules.memory is missing\n1 error\n");
     let (code, text) = checked("backends: {global: {url: 'thanos:9090'}}\n", &[]);
     assert_eq!(code, Some(1), "{text}");
-    assert!(text.contains(": backends.global.url: \"thanos:9090\" is not a URL; "), "{text}");
+    assert!(text.contains(": backends.global.url: http:// or https:// is missing"), "{text}");
     let (_, text) = checked("podMetrics: {sharedNamespaces: infra}\n", &[]);
     assert!(text.contains("a list was expected"), "{text}");
     let (code, text) = check_objects(&rule(resources), &[]);

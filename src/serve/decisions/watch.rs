@@ -1,8 +1,8 @@
 //! A watch of decisions. It holds no queue: when the client can take more, it looks into the ledger for a page of what
 //! has changed since, so that a client that reads slowly costs nothing but its place and that page.
 
+use super::super::body::LongRunning;
 use super::super::error::ApiError;
-use super::super::handler_chain::LongRunning;
 use super::options::{DecisionOptions, is_set, rendered, value};
 use super::selection::Selection;
 use super::table;
