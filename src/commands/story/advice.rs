@@ -22,7 +22,7 @@ const PROMETHEUS: &str =
 const RESOURCES: &str = "kubectl top pods -n NAMESPACE: the pods are new, or what serves metrics.k8s.io (metrics-server, or resourceRules in the configuration) has no usage of them";
 
 /// What the published name of a metric without labels has: the hash of no labels.
-const WITHOUT_LABELS: &str = "_820193bd2d60_";
+const WITHOUT_LABELS: &str = "_74234e98afe7_";
 
 /// The first that applies counts: those of a message stand before those of the reason.
 const ADVICE: &[Advice] = &[
