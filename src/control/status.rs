@@ -12,7 +12,7 @@ use crate::leader::FencingToken;
 use crate::time::UnixMillis;
 use crate::watch::{AutoscalerKind, AutoscalerRef, ObjectKey};
 use k8s_openapi::api::autoscaling::v2::{HorizontalPodAutoscaler, HorizontalPodAutoscalerStatus};
-use kube::api::{ListParams, Patch, PatchParams, ValidationDirective};
+use kube::api::{ListParams, Patch, PatchParams};
 use kube::core::{ApiResource, DynamicObject};
 use kube::{Api, Client};
 use serde::de::DeserializeOwned;
@@ -242,10 +242,7 @@ pub async fn replace_status(
         let causes = status.details.as_ref().map_or(0, |details| details.causes.len());
         status.code == 422 && status.reason == "Invalid" && causes == 0
     };
-    // Nobody reads warnings about fields, which are those of the schema.
-    let params =
-        PatchParams { field_validation: Some(ValidationDirective::Ignore), ..Default::default() };
-    match token.write(api.patch_status(&key.name, &params, &patch)).await {
+    match token.write(api.patch_status(&key.name, &PatchParams::default(), &patch)).await {
         Ok(_) => Ok(true),
         Err(kube::Error::Api(status)) if status.code == 404 || is_another(&status) => Ok(false),
         Err(error) => Err(error),
