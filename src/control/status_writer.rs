@@ -44,8 +44,9 @@ struct Queue {
     /// How often in a row a status was rejected, and when it is retried.
     rejected: HashMap<AutoscalerRef, u32>,
     retries: BTreeSet<(Instant, AutoscalerRef)>,
-    /// Whether they wait for evaluations, and since when any of them has been in the queue.
+    /// Whether statuses wait for evaluations.
     held: bool,
+    /// Since when the queue has not been empty.
     waiting_since: Option<Instant>,
 }
 
@@ -275,8 +276,8 @@ impl StatusWriter {
 }
 
 impl Queue {
-    /// Whether any may be written now, and when that is to be asked again at the latest: the next rejected one is
-    /// retried then, or they have waited for evaluations long enough.
+    /// Whether a status may be written now, and the deadline of the next poll: a rejected status is retried then, or
+    /// statuses have waited for evaluations for [`MAX_HOLD`].
     fn poll(&mut self, now: Instant) -> (bool, Option<Instant>) {
         while let Some((at, autoscaler)) = self.retries.pop_first() {
             if at > now {
