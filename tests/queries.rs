@@ -73,3 +73,9 @@ fn regular_expressions_that_only_prometheus_accepts_pass_unchanged() {
     assert!(queries::check_guard(broken).is_none());
     queries::check_single(broken);
 }
+
+/// A shape can have no parameters and a required label: such a query is printed anew as well.
+#[test]
+fn a_query_that_only_requires_a_label_is_equivalent_to_what_is_sent() {
+    queries::check_single(r#"{"http.requests","k8s.pod.name"!=""}"#);
+}
