@@ -99,7 +99,7 @@ pub fn check_single(query: &str) {
     let ShapedQuery { shape, arguments } = ShapedQuery::of(query);
     let sent = single(&shape, &arguments);
     assert!(sent.coverage.contains(&arguments), "{query:?}");
-    if shape.parameters.is_empty() {
+    if shape.parameters.is_empty() && shape.required.is_empty() {
         assert_eq!(sent.query, query);
         return;
     }
@@ -164,7 +164,7 @@ fn plan_of(u: &mut Unstructured<'_>) -> Result<usize> {
     let input = PlanInput { pending: &pending, expected: &BTreeSet::new(), recent: &pending };
     let planned = plan(&shape, input, estimates, Limits { values: limit, ..Limits::default() });
     for planned in &planned {
-        if !shape.parameters.is_empty() {
+        if !shape.parameters.is_empty() || !shape.required.is_empty() {
             parse(&planned.query).unwrap_or_else(|error| panic!("{}: {error}", planned.query));
         }
         assert!(planned.batch.iter().all(|query| planned.coverage.contains(query)), "{planned:?}");
