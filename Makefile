@@ -5,7 +5,7 @@ export RUST_BACKTRACE ?= 0
 comma := ,
 export NO_PROXY := localhost,127.0.0.1$(if $(NO_PROXY)$(no_proxy),$(comma)$(or $(NO_PROXY),$(no_proxy)))
 
-.PHONY: help build parts all-parts test test-all test-node test-node-short libc old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-smoke bench-short bench-large bench-growth bench-mixed bench-api bench-serve \
+.PHONY: help build parts all-parts test test-all test-node test-node-short libc old-image lint unit conformance e2e thanos oldest screenshots reproduce duel query-costs bench bench-decide bench-programs bench-smoke bench-short bench-large bench-growth bench-mixed bench-api bench-serve \
 	bench-outage bench-fairness bench-reaction bench-backtest soak mutations mutations-apply simulate simulate-fixed demo demo-stop docs fuzz backtests generate workflows static image release sbom release-sboms licenses advisories clean
 
 help: ## List what there is
@@ -93,12 +93,17 @@ backtests: ## The charts and the table of traces in docs/backtest.md, with the p
 duel: all-parts ## Plimsoll and kube-controller-manager side by side under the same load
 	@$(E2E) duel -- --nocapture
 
-# The product and a program of the bed, of the same build.
+# The product and a program of the bed, of the same build: sooner built than what is released.
 PROGRAM := $(CARGO) build --locked --release --bin plimsoll --bin
 
-bench: all-parts ## Plimsoll and its peers side by side, on 1,000 autoscalers; writes target/bench/peers.json
-	@$(PROGRAM) bench
-	@target/release/bench
+# Benchmarks measure the product as it is released; PROFILE=release is built sooner.
+BENCH = $(dir $(STATIC))bench
+
+bench-programs: static
+	@RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" $(CARGO) build --locked --profile $(PROFILE) --package plimsoll-bed --bin bench --bin static-answer --target $(HOST)
+
+bench: all-parts bench-programs ## Plimsoll and its peers side by side, on 1,000 autoscalers; writes target/bench/peers.json
+	@$(BENCH)
 
 bench-decide: ## One decision: its time, that it allocates nothing, and what the trace of the ledger adds, in instructions (valgrind); fails above 3 %
 	$(CARGO) bench --locked --bench decide
@@ -116,38 +121,30 @@ bench-short: all-parts ## The benchmark in small, to see that it works
 bench-smoke: parts ## What a small fleet costs in counts (queries, requests, bytes, allocations), against tests/bench-smoke.yaml; UPDATE=1 writes that
 	@$(E2E_BUILD) && $(TARGET)/debug/bench --smoke
 
-bench-large: parts ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods: start, memory, two replicas, failover; LARGE="3000 --decision-ledger-bytes=0" for fewer, and with flags
-	@$(PROGRAM) bench
-	@target/release/bench --large $(LARGE)
+bench-large: parts bench-programs ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods: start, memory, two replicas, failover; LARGE="3000 --decision-ledger-bytes=0" for fewer, and with flags
+	@$(BENCH) --large $(LARGE)
 
-bench-growth: all-parts ## How costs grow: one size after the other, as docs/growth.md shows them; SIZE=metrics for one of them
-	@$(PROGRAM) bench
-	@target/release/bench --growth $(if $(SIZE),"$(SIZE)")
+bench-growth: all-parts bench-programs ## How costs grow: one size after the other, as docs/growth.md shows them; SIZE=metrics for one of them
+	@$(BENCH) --growth $(if $(SIZE),"$(SIZE)")
 
-bench-mixed: all-parts ## A fleet with 200 metrics: Plimsoll, prometheus-adapter and KEDA side by side; SEED=7 for a second mix that is not drawn anew; writes target/bench/mixed.json
+bench-mixed: all-parts bench-programs ## A fleet with 200 metrics: Plimsoll, prometheus-adapter and KEDA side by side; SEED=7 for a second mix that is not drawn anew; writes target/bench/mixed.json
 	@bed/build keda keda-adapter >/dev/null
-	@$(PROGRAM) bench
-	@target/release/bench --mixed $(SEED)
+	@$(BENCH) --mixed $(SEED)
 
-bench-api: all-parts static ## The speed of the API: Plimsoll as it is released, prometheus-adapter tuned, and a static answer of the same bytes, five times in turn; PROFILE=release is built sooner
-	@RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" $(CARGO) build --locked --profile $(PROFILE) --package plimsoll-bed --bin bench --bin static-answer --target $(HOST)
-	@$(dir $(STATIC))bench --api
+bench-api: all-parts bench-programs ## The speed of the API: Plimsoll, prometheus-adapter tuned, and a static answer of the same bytes, five times in turn
+	@$(BENCH) --api
 
-bench-outage: parts ## Prometheus away for 10 minutes and kube-apiserver for 2, under 10,000 autoscalers; OUTAGE="1000 60 30"
-	@$(PROGRAM) bench
-	@target/release/bench --outage $(OUTAGE)
+bench-outage: parts bench-programs ## Prometheus away for 10 minutes and kube-apiserver for 2, under 10,000 autoscalers; OUTAGE="1000 60 30"
+	@$(BENCH) --outage $(OUTAGE)
 
-bench-fairness: parts ## What one tenant costs 1,000 autoscalers of others; FAIRNESS=30 for 30 s each
-	@$(PROGRAM) bench
-	@target/release/bench --fairness $(FAIRNESS)
+bench-fairness: parts bench-programs ## What one tenant costs 1,000 autoscalers of others; FAIRNESS=30 for 30 s each
+	@$(BENCH) --fairness $(FAIRNESS)
 
-bench-reaction: all-parts ## How long after a step in the load the scale is written, by its parts: the figures of docs/reaction.md; STEPS=16 of each kind. UPDATE_PICTURES=1 writes its chart
-	@$(PROGRAM) bench
-	@target/release/bench --reaction $(STEPS)
+bench-reaction: all-parts bench-programs ## How long after a step in the load the scale is written, by its parts: the figures of docs/reaction.md; STEPS=16 of each kind. UPDATE_PICTURES=1 writes its chart
+	@$(BENCH) --reaction $(STEPS)
 
-bench-backtest: ## What a backtest of a week costs, from a file and of 1,000 autoscalers over Prometheus; AUTOSCALERS=50 for fewer. It fails above the bounds that docs/backtest.md has, and writes target/bench/backtest.json
-	@$(PROGRAM) bench
-	@target/release/bench --backtest $(AUTOSCALERS)
+bench-backtest: bench-programs ## What a backtest of a week costs, from a file and of 1,000 autoscalers over Prometheus; AUTOSCALERS=50 for fewer. It fails above the bounds that docs/backtest.md has, and writes target/bench/backtest.json
+	@$(BENCH) --backtest $(AUTOSCALERS)
 
 query-costs: parts ## What queries cost Prometheus, in CPU time: the figures behind src/promql/cost.rs
 	@$(E2E_BUILD) && QUERY_COSTS=1 $(E2E_RUN) a_batched_query_has_the_same_result -- --nocapture
