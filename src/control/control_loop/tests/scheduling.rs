@@ -36,6 +36,24 @@ async fn an_evaluation_begun_before_the_restore_does_not_write() {
     assert!(is_restored(&second.state.expect("no panic").history));
 }
 
+/// In a single namespace, which may not have all slots.
+#[tokio::test]
+async fn statuses_are_held_while_more_are_due_than_may_be_evaluated_at_once() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    control.queue = FairQueue::new(4);
+    show_replicas(&control, 3);
+    for name in 0..20 {
+        let autoscaler = put(&control, &format!("web-{name}"), json!({"maxReplicas": 9}));
+        control.schedule.set(autoscaler, Instant::now());
+    }
+    control.start_due();
+    assert!(control.ctx.statuses.is_held());
+    while let Some(done) = control.evaluations.join_next().await {
+        control.evaluated(done.unwrap());
+    }
+    assert!(!control.ctx.statuses.is_held());
+}
+
 #[tokio::test]
 async fn evaluations_in_flight_are_repeated_when_the_freeze_changes() {
     for changes in [false, true] {
