@@ -398,7 +398,7 @@ impl ControlLoop {
             let (ctx, token) = (self.ctx.clone(), self.ctx.fencing_token());
             self.evaluations.spawn(async move { run_evaluation(&ctx, token, due).await });
         }
-        self.ctx.statuses.hold(self.queue.is_full());
+        self.ctx.statuses.hold(self.queue.is_backlogged());
     }
 
     /// Notes the result of an evaluation, and schedules the next one. Periods that it overran are

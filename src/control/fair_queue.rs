@@ -9,8 +9,10 @@ use std::collections::{HashMap, VecDeque};
 /// namespace may have half of the slots, two have a third each, and another one always finds a free
 /// slot, however many namespaces hold theirs for long.
 pub struct FairQueue<T> {
+    slots: usize,
     /// How many more may be in flight.
     free: usize,
+    waiting: usize,
     in_flight: HashMap<String, usize>,
     queued: HashMap<String, VecDeque<T>>,
     /// The namespaces with queued items, in the order of their turns.
@@ -21,7 +23,9 @@ impl<T> FairQueue<T> {
     /// An empty queue with this many slots.
     pub fn new(slots: usize) -> Self {
         Self {
+            slots,
             free: slots,
+            waiting: 0,
             in_flight: HashMap::new(),
             queued: HashMap::new(),
             order: VecDeque::new(),
@@ -30,6 +34,7 @@ impl<T> FairQueue<T> {
 
     /// Queues an item of a namespace.
     pub fn push(&mut self, namespace: &str, item: T) {
+        self.waiting += 1;
         match self.queued.get_mut(namespace) {
             Some(queued) => queued.push_back(item),
             None => {
@@ -55,6 +60,7 @@ impl<T> FairQueue<T> {
             let queued = self.queued.get_mut(&namespace)?;
             let item = queued.pop_front()?;
             self.free -= 1;
+            self.waiting -= 1;
             *self.in_flight.entry(namespace.clone()).or_default() += 1;
             if queued.is_empty() {
                 self.queued.remove(&namespace);
@@ -66,9 +72,9 @@ impl<T> FairQueue<T> {
         None
     }
 
-    /// Whether items are queued and no slot is free.
-    pub fn is_full(&self) -> bool {
-        self.free == 0 && !self.order.is_empty()
+    /// Whether more items wait than may be in flight: many namespaces do, or many items of one.
+    pub fn is_backlogged(&self) -> bool {
+        self.waiting > self.slots
     }
 
     /// An item of a namespace has ended.
@@ -85,6 +91,7 @@ impl<T> FairQueue<T> {
     /// Takes all queued items out.
     pub fn clear(&mut self) -> impl Iterator<Item = T> + use<T> {
         self.order.clear();
+        self.waiting = 0;
         std::mem::take(&mut self.queued).into_values().flatten()
     }
 }

@@ -44,8 +44,8 @@ struct Queue {
     /// How often in a row a status was rejected, and when it is retried.
     rejected: HashMap<AutoscalerRef, u32>,
     retries: BTreeSet<(Instant, AutoscalerRef)>,
-    /// Whether statuses wait for evaluations.
-    held: bool,
+    /// Since when statuses wait for evaluations, if they do.
+    held_since: Option<Instant>,
     /// Since when the queue has not been empty.
     waiting_since: Option<Instant>,
 }
@@ -72,7 +72,8 @@ const MAX_WRITES_IN_FLIGHT: usize = 16;
 const WRITE_INTERVAL: Duration = Duration::from_millis(4);
 /// How late a write may start so that the next ones make up for it.
 const MAX_CATCH_UP: Duration = Duration::from_millis(40);
-/// How long statuses wait for evaluations at most, until all are written.
+/// How long statuses wait for evaluations at most: from when the first waits until all are written, and from when evaluations
+/// wait until they don't.
 const MAX_HOLD: Duration = Duration::from_secs(10);
 /// The maximum backoff while the API server is unavailable.
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
@@ -112,11 +113,12 @@ impl StatusWriter {
         self.0.added.notify_one();
     }
 
-    /// Whether evaluations wait for others to end, as after a start. Statuses wait meanwhile, for [`MAX_HOLD`] at
+    /// Whether many evaluations wait for others to end, as after a start. Statuses wait meanwhile, for [`MAX_HOLD`] at
     /// most: the API server is to have time for scales.
     pub fn hold(&self, waiting: bool) {
         let mut queue = self.queue();
-        let was_held = std::mem::replace(&mut queue.held, waiting);
+        let was_held = queue.held_since.is_some();
+        queue.held_since = waiting.then(|| queue.held_since.unwrap_or_else(Instant::now));
         drop(queue);
         if was_held && !waiting {
             self.0.added.notify_one();
@@ -126,7 +128,7 @@ impl StatusWriter {
     /// Whether [`StatusWriter::hold`] was called for evaluations that wait.
     #[cfg(test)]
     pub fn is_held(&self) -> bool {
-        self.queue().held
+        self.queue().held_since.is_some()
     }
 
     /// Writes a status at once, before anything else of its autoscaler, and waits for the response.
@@ -294,8 +296,9 @@ impl Queue {
         }
         let since = self.waiting_since.unwrap_or(now);
         self.waiting_since = (!self.order.is_empty()).then_some(since);
-        let held_until = self.waiting_since.filter(|_| self.held).map(|since| since + MAX_HOLD);
-        let held_until = held_until.filter(|until| *until > now);
+        // Evaluations of one tenant may wait for ever, and all may time and again.
+        let since = self.waiting_since.zip(self.held_since).map(|(one, other)| one.min(other));
+        let held_until = since.map(|since| since + MAX_HOLD).filter(|until| *until > now);
         let retry = self.retries.first().map(|(at, _)| *at);
         let again = held_until.into_iter().chain(retry).min();
         (!self.order.is_empty() && held_until.is_none(), again)
