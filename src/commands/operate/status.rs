@@ -390,7 +390,10 @@ mod tests {
         assert_eq!(lines[2], "Autoscalers  0 in shop: 0 failing, 0 paused, 0 in fallback");
         let (is_good, text) = shown(&[], Some("shopp")).await;
         let expected = "Autoscalers  none: there is no namespace \"shopp\"\n";
-        assert!(is_good && text.contains("Leader       none") && text.ends_with(expected), "{text}");
+        assert!(
+            is_good && text.contains("Leader       none") && text.ends_with(expected),
+            "{text}"
+        );
         let (is_good, text) = shown(&["autoscalers"], None).await;
         assert!(is_good && text.contains("Leader       none"), "{text}");
         assert!(text.contains("cannot read autoscalers; -n NAMESPACE shows"), "{text}");
