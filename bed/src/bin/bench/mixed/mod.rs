@@ -91,11 +91,13 @@ async fn of_seed(world: &mut World, plan: &Plan, seed: u64, sides: &[Side], step
         side.clear(world, &apps).await;
         step::reset_scales(world).await;
         let of_side = summary(std::slice::from_ref(&block), &of.idle, plan.size);
+        let median = match took.seconds.is_empty() {
+            true => String::new(),
+            false => format!(", {:.1} s from a step to its scale", took.quantile(0.5)),
+        };
         show_progress(&format!(
-            "  {:.2} ms of CPU a decision, {:.1} decisions a second, {:.1} s from a step to its scale",
-            of_side.stack,
-            of_side.decisions_per_second,
-            took.quantile(0.5)
+            "  {:.2} ms of CPU a decision, {:.1} decisions a second{median}",
+            of_side.stack, of_side.decisions_per_second
         ));
         of.sides.push((*side, block, took));
     }
