@@ -127,9 +127,9 @@ bench-large: parts bench-programs ## Plimsoll alone, on 10,000 autoscalers and 1
 bench-growth: all-parts bench-programs ## How costs grow: one size after the other, as docs/growth.md shows them; SIZE=metrics for one of them
 	@$(BENCH) --growth $(if $(SIZE),"$(SIZE)")
 
-bench-mixed: all-parts bench-programs ## A fleet with 200 metrics: Plimsoll, prometheus-adapter and KEDA side by side; SEED=7 for a second mix that is not drawn anew; writes target/bench/mixed.json
+bench-mixed: all-parts bench-programs ## A fleet with 200 metrics: Plimsoll, prometheus-adapter and KEDA side by side; SEED=7 for a second mix that is not drawn anew, AUTOSCALERS=1 for Plimsoll with Autoscalers, too; writes target/bench/mixed.json
 	@bed/build keda keda-adapter >/dev/null
-	@$(BENCH) --mixed $(SEED)
+	@$(BENCH) --mixed $(if $(AUTOSCALERS),autoscalers) $(SEED)
 
 bench-api: all-parts bench-programs ## The speed of the API: Plimsoll, prometheus-adapter tuned, and a static answer of the same bytes, five times in turn
 	@$(BENCH) --api

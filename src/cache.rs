@@ -41,12 +41,15 @@ where
         (Instant::now() < expires).then_some(value)
     }
 
-    /// Removes the value of a key, and returns it even if it has expired.
+    /// Removes the value of a key, and returns it even if it has expired. The cache lets go of it: by itself it would
+    /// keep the last 64 that were removed until others come.
     pub fn remove<Q: Eq + Hash + ?Sized>(&self, key: &Q) -> Option<V>
     where
         K: Borrow<Q>,
     {
-        self.entries.remove(key).map(|(value, _)| value)
+        let (value, _) = self.entries.remove(key)?;
+        self.entries.run_pending_tasks();
+        Some(value)
     }
 
     /// Inserts a value for the TTL of the cache.

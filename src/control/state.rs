@@ -297,7 +297,9 @@ impl AutoscalerState {
             let longer = now.saturating_add(gap).min(since + window);
             self.withheld = Some((since, until.max(longer)));
         }
-        self.withheld = self.withheld.filter(|(_, until)| now < *until);
+        // The window may have been set shorter since.
+        let within = self.withheld.map(|(since, until)| (since, until.min(since + window)));
+        self.withheld = within.filter(|(_, until)| now < *until);
         self.withheld.is_some()
     }
 

@@ -2,30 +2,87 @@
 
 use super::budget::Reservation;
 use std::ops::Deref;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+/// The bytes above which a body is large.
+const LARGE: usize = 1 << 20;
+/// The large bodies that are in memory at a time, of templates and again of users' own queries: while one is read by a
+/// core, another arrives.
+const MAX_LARGE: usize = 2;
+/// How long a body waits for others, which may stall.
+const MAX_WAIT: Duration = Duration::from_secs(1);
 
 /// The body of a response, with its part of the memory budget.
 #[derive(Debug)]
 pub struct Body {
-    bytes: Vec<u8>,
+    content: Content,
     reservation: Reservation,
     took: Duration,
 }
 
+/// The bytes of a body.
+#[derive(Debug, Default)]
+pub struct Content {
+    bytes: Vec<u8>,
+    /// Its place among those that are large.
+    place: Option<OwnedSemaphorePermit>,
+    /// How long it waited for that, if it did.
+    waited: Option<Duration>,
+}
+
+/// The places of large bodies. In a round all of them would arrive at once, to be read one after the other. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct LargeBodies(Arc<Semaphore>);
+
+impl Default for LargeBodies {
+    fn default() -> Self {
+        Self(Arc::new(Semaphore::new(MAX_LARGE)))
+    }
+}
+
+impl Content {
+    /// Appends a part as it arrives. One that makes the body large waits for a place, but not for long.
+    pub(super) async fn push(&mut self, part: &[u8], large: &LargeBodies) {
+        if self.bytes.len() + part.len() > LARGE && self.waited.is_none() {
+            let asked = Instant::now();
+            let place = tokio::time::timeout(MAX_WAIT, large.0.clone().acquire_owned()).await;
+            self.place = place.ok().and_then(Result::ok);
+            self.waited = Some(asked.elapsed());
+        }
+        // Grows by a quarter: the reservation allows for at most the body again.
+        if self.bytes.capacity() - self.bytes.len() < part.len() {
+            self.bytes.reserve_exact(part.len().max(self.bytes.len() / 4));
+        }
+        self.bytes.extend_from_slice(part);
+    }
+}
+
 impl Body {
     /// A body that was received so long after its request had a seat.
-    pub(super) fn new(bytes: Vec<u8>, reservation: Reservation, took: Duration) -> Self {
-        Self { bytes, reservation, took }
+    pub(super) fn new(content: Content, reservation: Reservation, after: Duration) -> Self {
+        let took = after.saturating_sub(content.waited.unwrap_or_default());
+        Self { content, reservation, took }
     }
 
-    /// How long the request took since it had a seat.
+    /// How long the request took since it had a seat, without the time it waited for other bodies.
     pub fn took(&self) -> Duration {
         self.took
     }
 
     /// The bytes, and their reservation in the budget.
-    pub fn into_parts(self) -> (Vec<u8>, Reservation) {
-        (self.bytes, self.reservation)
+    pub fn into_parts(self) -> (Content, Reservation) {
+        (self.content, self.reservation)
+    }
+}
+
+impl Deref for Content {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes
     }
 }
 
@@ -33,6 +90,46 @@ impl Deref for Body {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        &self.bytes
+        &self.content
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One that is large, and how long it took.
+    async fn received(large: &LargeBodies) -> (Content, Duration) {
+        let (begun, mut content) = (Instant::now(), Content::default());
+        for _ in 0..3 {
+            content.push(&[0; LARGE / 2], large).await;
+        }
+        (content, begun.elapsed())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn large_bodies_wait_for_one_another_but_not_for_ever() {
+        let large = LargeBodies::default();
+        let mut held = Vec::new();
+        for _ in 0..MAX_LARGE {
+            held.push(received(&large).await);
+        }
+        assert!(held.iter().all(|(_, took)| took.is_zero()), "{held:?}");
+        let (stalled, took) = received(&large).await;
+        assert_eq!((stalled.len(), took), (LARGE / 2 * 3, MAX_WAIT));
+        let next = tokio::spawn(async move { received(&large).await.1 });
+        tokio::time::sleep(MAX_WAIT / 2).await;
+        // It has been read.
+        held.pop();
+        assert_eq!(next.await.unwrap(), MAX_WAIT / 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_small_body_waits_for_none() {
+        let large = LargeBodies::default();
+        let _held = [received(&large).await, received(&large).await];
+        let (begun, mut content) = (Instant::now(), Content::default());
+        content.push(&[0; LARGE], &large).await;
+        assert!(begun.elapsed().is_zero() && content.place.is_none());
     }
 }

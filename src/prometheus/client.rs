@@ -1,6 +1,6 @@
 //! The client of a Prometheus-compatible server.
 
-use super::body::Body;
+use super::body::{Body, Content, LargeBodies};
 use super::budget::{Budget, Reservation};
 use super::error::failure;
 use super::http::Http;
@@ -30,6 +30,8 @@ pub struct Client {
     address: Option<Arc<str>>,
     queue: RequestQueue,
     budget: Budget,
+    large: LargeBodies,
+    large_of_users: LargeBodies,
     /// Since when all requests have failed.
     failing_since: Arc<Mutex<Option<Instant>>>,
     metrics: Option<Arc<Metrics>>,
@@ -79,6 +81,8 @@ impl Client {
             address: None,
             queue: RequestQueue::default(),
             budget: Budget::for_responses_of(options.max_response_bytes),
+            large: LargeBodies::default(),
+            large_of_users: LargeBodies::default(),
             failing_since: Arc::default(),
             metrics: None,
         })
@@ -222,7 +226,7 @@ impl Client {
         let exchange = tokio::time::timeout(timeout, self.exchange(request, timeout, seat.flow()));
         let result = exchange.await.unwrap_or(Err(Error::Timeout(timeout)));
         let took = started.elapsed();
-        let result = result.map(|(bytes, reservation)| Body::new(bytes, reservation, took));
+        let result = result.map(|(content, reservation)| Body::new(content, reservation, took));
         let given_up = within.is_some() && matches!(result, Err(Error::Timeout(_)));
         let outcome = if given_up { "given_up" } else { outcome(&result) };
         // A query that is given up, or of a user, may just be slow.
@@ -322,7 +326,7 @@ impl Client {
         request: Request<'_>,
         timeout: Duration,
         flow: &Flow,
-    ) -> Result<(Vec<u8>, Reservation), Error> {
+    ) -> Result<(Content, Reservation), Error> {
         let failed = |error: TransportError| match error {
             TransportError::Timeout => Error::Timeout(timeout),
             TransportError::Unreachable(why) => Error::Unreachable(why),
@@ -333,11 +337,12 @@ impl Client {
         let user = is_user(request.flows);
         let limit = if user { MAX_USER_RESPONSE } else { usize::MAX }.min(self.max_response_bytes);
         let mut reservation = self.budget.reserve(flow);
-        let mut bytes: Vec<u8> = Vec::new();
+        let large = if user { &self.large_of_users } else { &self.large };
+        let mut content = Content::default();
         let mut chunks = response.into_body();
         while let Some(chunk) = chunks.next().await {
             let chunk = chunk.map_err(failed)?;
-            if bytes.len() + chunk.len() > limit {
+            if content.len() + chunk.len() > limit {
                 return Err(Error::InvalidResponse(match user && limit == MAX_USER_RESPONSE {
                     true => {
                         format!("it is larger than {limit} bytes, the most of a user's own query")
@@ -350,15 +355,11 @@ impl Client {
                 }));
             }
             reservation.add_body(chunk.len())?;
-            // Grows by a quarter: the reservation allows for at most the body again.
-            if bytes.capacity() - bytes.len() < chunk.len() {
-                bytes.reserve_exact(chunk.len().max(bytes.len() / 4));
-            }
-            bytes.extend_from_slice(&chunk);
+            content.push(&chunk, large).await;
         }
         match status {
-            StatusCode::OK => Ok((bytes, reservation)),
-            _ => Err(failure(status, &bytes, timeout)),
+            StatusCode::OK => Ok((content, reservation)),
+            _ => Err(failure(status, &content, timeout)),
         }
     }
 }

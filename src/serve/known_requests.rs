@@ -18,7 +18,7 @@ use std::time::Duration;
 
 /// The bytes of known requests. A namespace takes no more than it leaves free.
 pub const KNOWN_REQUEST_BYTES: usize = 12 << 20;
-/// The bytes of one at most: until the cache lets go of what is replaced, it is there twice.
+/// The bytes of one at most, with what it selects: while it is replaced, it is there twice.
 const MAX_REQUEST_BYTES: usize = 1 << 20;
 /// The name that requests about the whole cluster are counted to.
 pub const CLUSTER: &str = "/";
@@ -141,7 +141,8 @@ impl KnownRequests {
         }
     }
 
-    /// Keeps a request and the response to it, in the place of what is known. Returns whether its namespace has room.
+    /// Keeps a request and the response to it, in the place of what is known. Returns whether it is kept: it may be too
+    /// long, or its namespace may have no room.
     pub fn keep(
         &self,
         uri: &Uri,

@@ -81,7 +81,7 @@ impl ServingMetrics {
             ),
             not_kept: all.add(
                 ("known_requests_without_room", None, "counter", &[]),
-                "Total number of requests to custom.metrics.k8s.io that are not known afterwards, as those of their namespace take the memory that they may",
+                "Total number of requests to custom.metrics.k8s.io that are not known afterwards: with what they select and the response they take more than 1 MiB, or their namespace has no memory left",
                 Counter::default(),
             ),
             not_after: all.add(

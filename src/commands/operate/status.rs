@@ -32,11 +32,10 @@ async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, Ope
         lease => lease,
     };
     let rows = rows(cluster, flags).await;
-    if let (Ok([]), Some(namespace)) = (rows.as_deref(), &flags.namespace)
-        && let Some(missing) = no_namespace(&cluster.client, namespace).await
-    {
-        return Err(OperateError::Refused(missing));
-    }
+    let missing = match (rows.as_deref(), &flags.namespace) {
+        (Ok([]), Some(namespace)) => no_namespace(&cluster.client, namespace).await,
+        _ => None,
+    };
     let lease_name = lease_name(&flags.cluster);
     match (&lease, &rows) {
         (Ok(None), Err(rows)) if rows.is_unknown_kind() => {
@@ -50,7 +49,7 @@ async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, Ope
         }
         _ => {}
     }
-    let shown = Status { cluster, lease, rows, lease_name };
+    let shown = Status { cluster, lease, rows, missing, lease_name };
     Ok(match flags.output {
         TableFormat::Text | TableFormat::Wide => shown.text(flags),
         TableFormat::Name => {
@@ -69,6 +68,8 @@ struct Status<'a> {
     cluster: &'a Cluster,
     lease: Result<Option<Leader>, OperateError>,
     rows: Result<Vec<Row>, OperateError>,
+    /// That there is no such namespace.
+    missing: Option<String>,
     lease_name: String,
 }
 
@@ -89,6 +90,9 @@ impl Status<'_> {
                 return text + &format!("Autoscalers  not known: {error}{hint}\n");
             }
         };
+        if let Some(missing) = &self.missing {
+            return text + &format!("Autoscalers  none: {missing}\n");
+        }
         let of = flags.namespace.as_ref().map(|namespace| format!(" in {namespace}"));
         let [failing, paused, fallback] = [State::Failing, State::Paused, State::Fallback]
             .map(|state| rows.iter().filter(|row| row.state == state).count());
@@ -357,10 +361,12 @@ mod tests {
     /// The status where these are refused, and with a namespace or for all.
     async fn shown(refused: &'static [&str], namespace: Option<&str>) -> (bool, String) {
         let service = tower::service_fn(move |request: http::Request<Body>| async move {
-            let is_lease = request.uri().path().contains("/leases/");
+            let path = request.uri().path();
+            let is_lease = path.contains("/leases/");
             let what = if is_lease { "leases" } else { "autoscalers" };
             let (code, body) = match (refused.contains(&what), is_lease) {
                 (true, _) => fake::failure(403, "Forbidden", &format!("cannot read {what}")),
+                _ if path.ends_with("/namespaces/shopp") => fake::failure(404, "NotFound", "no"),
                 (false, true) => fake::failure(404, "NotFound", "there is no Lease"),
                 (false, false) => (200, json!({"metadata": {}, "items": []})),
             };
@@ -382,6 +388,12 @@ mod tests {
         let expected = "Leader       not known: Lease plimsoll/plimsoll: Error from server (Forbidden): cannot read leases";
         assert!(lines[1].starts_with(expected), "{text}");
         assert_eq!(lines[2], "Autoscalers  0 in shop: 0 failing, 0 paused, 0 in fallback");
+        let (is_good, text) = shown(&[], Some("shopp")).await;
+        let expected = "Autoscalers  none: there is no namespace \"shopp\"\n";
+        assert!(
+            is_good && text.contains("Leader       none") && text.ends_with(expected),
+            "{text}"
+        );
         let (is_good, text) = shown(&["autoscalers"], None).await;
         assert!(is_good && text.contains("Leader       none"), "{text}");
         assert!(text.contains("cannot read autoscalers; -n NAMESPACE shows"), "{text}");

@@ -76,6 +76,10 @@ fn removals_are_withheld_for_the_length_of_a_gap_and_at_most_a_window() {
     assert!(state.withholds_removals(Some(720_000), window, 735_000));
     assert!(!state.withholds_removals(Some(1_005_000), window, 1_020_000));
     let mut state = AutoscalerState::default();
+    assert!(state.withholds_removals(Some(-600_000), window, 0));
+    assert!(state.withholds_removals(Some(0), 30_000, 15_000));
+    assert!(!state.withholds_removals(Some(15_000), 30_000, 30_000), "the window is shorter now");
+    let mut state = AutoscalerState::default();
     assert!(!state.withholds_removals(Some(-600_000), 0, 0), "no window");
     // Without gaps nothing is withheld.
     assert!((1..100).all(|n| !state.withholds_removals(

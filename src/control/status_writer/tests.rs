@@ -67,6 +67,21 @@ async fn a_status_of_an_object_that_was_made_anew_is_dropped() {
     }
 }
 
+#[tokio::test]
+async fn what_is_pending_is_written_as_it_is_then() {
+    let (client, log) = fake::api(|request| (200, request.object()));
+    let (token, writer) = (fake::fencing_token(&client), writer(&client));
+    let [web, api] = ["web", "api"].map(fake::autoscaler);
+    writer.put(&token, &web, "u", empty());
+    let newer = compact(AutoscalerStatus { current_replicas: Some(3), ..Default::default() });
+    for autoscaler in [&web, &api] {
+        writer.renew(&token, autoscaler, newer.clone());
+    }
+    writer.write(writer.take().expect("it waits")).await;
+    assert_eq!(log.of("PATCH")[0].body[1]["value"], json!({"currentReplicas": 3}));
+    assert!(writer.take().is_none(), "api waited for nothing");
+}
+
 /// It is not written in a later one: what is shown then is put again.
 #[tokio::test]
 async fn a_status_is_pending_in_its_lease_term_alone() {

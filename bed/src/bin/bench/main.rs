@@ -89,8 +89,12 @@ fn run_command(arguments: &[String]) -> ExitCode {
             runtime().block_on(api::run());
             return ExitCode::SUCCESS;
         }
-        ["--mixed"] => return run_mixed(1_000, vec![1, mixed::drawn_seed()]),
-        ["--mixed", seed] => return run_mixed(1_000, vec![1, number(seed)]),
+        ["--mixed", rest @ ..] => {
+            let autoscalers = rest.first() == Some(&"autoscalers");
+            let seed = rest.get(usize::from(autoscalers));
+            let seed = seed.map_or_else(mixed::drawn_seed, |seed| number(seed));
+            return run_mixed(1_000, vec![1, seed], autoscalers);
+        }
         // To test it.
         ["--mixed-short", rest @ ..] => {
             let (autoscalers, seeds) = match rest {
@@ -100,7 +104,7 @@ fn run_command(arguments: &[String]) -> ExitCode {
                     (number(autoscalers) as usize, [1].into_iter().chain(seeds).collect())
                 }
             };
-            return run_mixed(autoscalers, seeds);
+            return run_mixed(autoscalers, seeds, true);
         }
         ["--growth", rest @ ..] => {
             runtime().block_on(growth::run(rest.first().copied()));
@@ -132,7 +136,7 @@ fn run_command(arguments: &[String]) -> ExitCode {
         _ => {
             eprintln!(
                 "usage: bench [--short | --smoke | --large [AUTOSCALERS [FLAG...]] | --growth [SIZE] | --api | --alone AUTOSCALERS PODS |\n\
-                 \x20             --mixed [SEED] | --mixed-short [AUTOSCALERS [SEED ...]] |\n\
+                 \x20             --mixed [autoscalers] [SEED] | --mixed-short [AUTOSCALERS [SEED ...]] |\n\
                  \x20             --outage [AUTOSCALERS [PROMETHEUS_SECONDS [APISERVER_SECONDS]]] |\n\
                  \x20             --fairness [SECONDS] | --backtest [AUTOSCALERS] | --reaction [STEPS]]"
             );
@@ -147,9 +151,9 @@ fn number(text: &str) -> u64 {
     text.parse().expect("a number")
 }
 
-fn run_mixed(autoscalers: usize, seeds: Vec<u64>) -> ExitCode {
+fn run_mixed(autoscalers: usize, seeds: Vec<u64>, with_autoscalers: bool) -> ExitCode {
     let size = Size { autoscalers, pods: 10 };
-    runtime().block_on(mixed::run(mixed::Plan { size, seeds }))
+    runtime().block_on(mixed::run(mixed::Plan { size, seeds, with_autoscalers }))
 }
 
 fn runtime() -> tokio::runtime::Runtime {

@@ -360,11 +360,16 @@ fn selectors(world: &World) -> Vec<String> {
     (0..world.size.autoscalers).map(path_of_selector).collect()
 }
 
+/// How long requests are sent that are not counted: those of autoscalers are sent again in each period.
+const WARM_UP: Duration = Duration::from_secs(1);
+
 /// Requests by selector over each of [`CONNECTIONS`].
 async fn send_selectors(world: &World, each: Duration) -> Vec<Load> {
+    let paths = selectors(world);
+    load::send(world, &paths, 16, WARM_UP).await;
     let mut loads = Vec::new();
     for connections in CONNECTIONS {
-        loads.push(load::send(world, &selectors(world), connections, each).await);
+        loads.push(load::send(world, &paths, connections, each).await);
     }
     loads
 }

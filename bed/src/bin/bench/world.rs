@@ -196,12 +196,16 @@ impl World {
     pub async fn make_pod(&self, of: &str, app: &str, index: usize) {
         let path = format!("/api/v1/namespaces/{of}/pods");
         let name = format!("{app}-{index}");
-        // The labels of a Deployment's pods.
-        let labels = json!({"app": app, "pod-template-hash": "75c5d6f8b9"});
+        // The labels and the controller of a Deployment's pods.
+        let hash = "75c5d6f8b9";
+        let labels = json!({"app": app, "pod-template-hash": hash});
+        let owner = json!({"apiVersion": "apps/v1", "kind": "ReplicaSet", "controller": true,
+            "name": format!("{app}-{hash}"), "uid": format!("0b6e4f0a-51a9-4a1e-9d7c-{app:0>12}")});
         let requests = json!({"requests": {"cpu": "100m"}});
         let containers = json!([{"name": "app", "image": "app", "resources": requests}]);
         let spec = json!({"automountServiceAccountToken": false, "containers": containers});
-        let pod = json!({"metadata": {"name": name, "labels": labels}, "spec": spec});
+        let metadata = json!({"name": name, "labels": labels, "ownerReferences": [owner]});
+        let pod = json!({"metadata": metadata, "spec": spec});
         self.send("POST", &path, pod).await;
         let time = "2026-01-01T00:00:00Z";
         let status = json!({"status": {"phase": "Running", "startTime": time, "conditions": [

@@ -32,10 +32,10 @@ pub struct Plan {
     pub size: Size,
     /// The mixes that are dealt, one after the other.
     pub seeds: Vec<u64>,
+    /// Whether Plimsoll is measured with Autoscalers, too, on the first mix.
+    pub with_autoscalers: bool,
 }
 
-/// The rounds of each side: one interval in which KEDA polls.
-const ROUNDS: usize = 2;
 /// Without any side, before each.
 const IDLE_ROUNDS: usize = 1;
 
@@ -53,10 +53,11 @@ pub async fn run(plan: Plan) -> ExitCode {
     let mut measured = Vec::new();
     for (place, seed) in plan.seeds.iter().enumerate() {
         show_progress(&format!("seed {seed}"));
-        // A run is to stay below 20 minutes: Autoscalers and steps are of the first seed alone.
+        // A run is to stay below 20 minutes: steps are of the first seed alone.
         let is_first = place == 0;
-        let mut sides =
-            if is_first { &Side::ALL[..] } else { &Side::ALL[..Side::COMPARED] }.to_vec();
+        let count =
+            if plan.with_autoscalers && is_first { Side::ALL.len() } else { Side::COMPARED };
+        let mut sides = Side::ALL[..count].to_vec();
         if place % 2 == 1 {
             sides.reverse();
         }
@@ -73,13 +74,14 @@ async fn of_seed(world: &mut World, plan: &Plan, seed: u64, sides: &[Side], step
     for side in sides {
         expose(world, plan.size, &apps).await;
         of.idle.push(block(world, None, IDLE_ROUNDS).await);
-        show_progress(&format!("measuring {}: {ROUNDS} rounds", side.name()));
+        let rounds = side.rounds();
+        show_progress(&format!("measuring {}: {rounds} rounds", side.name()));
         side.make_objects(world, &apps).await;
         let running = side.start(world, &apps).await;
         let (name, pods) = (side.name(), Some(plan.size.pods));
         decided::wait(world, name, side.path(), pods).await;
         tokio::time::sleep(ROUND).await;
-        let block = Meter::new(world, Some(&running)).measure(ROUNDS).await;
+        let block = Meter::new(world, Some(&running)).measure(rounds).await;
         decided::wait(world, name, side.path(), pods).await;
         let took = if steps && side.is_compared() {
             show_progress(&format!("  stepping the load of {} workloads", stepped.len()));
@@ -91,11 +93,13 @@ async fn of_seed(world: &mut World, plan: &Plan, seed: u64, sides: &[Side], step
         side.clear(world, &apps).await;
         step::reset_scales(world).await;
         let of_side = summary(std::slice::from_ref(&block), &of.idle, plan.size);
+        let median = match took.seconds.is_empty() {
+            true => String::new(),
+            false => format!(", {:.1} s from a step to its scale", took.quantile(0.5)),
+        };
         show_progress(&format!(
-            "  {:.2} ms of CPU a decision, {:.1} decisions a second, {:.1} s from a step to its scale",
-            of_side.stack,
-            of_side.decisions_per_second,
-            took.quantile(0.5)
+            "  {:.2} ms of CPU a decision, {:.1} decisions a second{median}",
+            of_side.stack, of_side.decisions_per_second
         ));
         of.sides.push((*side, block, took));
     }

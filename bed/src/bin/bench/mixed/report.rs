@@ -45,14 +45,14 @@ pub fn print(size: Size, seeds: &[OfSeed]) {
         Side::ALL.iter().filter_map(|side| figures(size, seeds, *side)).collect()
     };
     let totals = of(&all);
-    let rounds = seeds.iter().filter_map(|seed| seed.sides.first()).map(|(_, b, _)| b.rounds.len());
     println!(
-        "\n{} autoscalers x {} pods, {} rounds of {} s a side; the peers are prometheus-adapter 0.12.0 and KEDA 2.21.0 (which answers\n\
+        "\n{} autoscalers x {} pods, {} rounds of {} s of Plimsoll on each seed and {} of the others; the peers are prometheus-adapter 0.12.0 and KEDA 2.21.0 (which answers\n\
          from its cache, up to 30 s old, for half of the queries), each with kube-controller-manager 1.36.3, tuned. CPU is what is used beyond what an idle stack uses.",
         size.autoscalers,
         size.pods,
-        rounds.sum::<usize>(),
-        ROUND.as_secs()
+        Side::Plimsoll.rounds(),
+        ROUND.as_secs(),
+        Side::Peers.rounds()
     );
     for seed in seeds {
         let order: Vec<&str> = seed.sides.iter().map(|(side, ..)| side.name()).collect();

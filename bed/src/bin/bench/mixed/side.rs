@@ -50,6 +50,15 @@ impl Side {
         }
     }
 
+    /// The rounds for which it is measured: at least one interval in which KEDA polls. What Plimsoll takes is near what an idle
+    /// stack takes, so that more of it are needed for a figure.
+    pub fn rounds(self) -> usize {
+        match self {
+            Self::Plimsoll => 5,
+            Self::Peers | Self::Keda | Self::Autoscalers => 2,
+        }
+    }
+
     /// The path of the objects that say what was decided.
     pub fn path(self) -> &'static str {
         match self {

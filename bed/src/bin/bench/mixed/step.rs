@@ -87,14 +87,15 @@ async fn written(
 pub async fn reset_scales(world: &World) {
     let text = world.cluster.raw("/apis/apps/v1/deployments").await.expect("a list");
     let list: Value = serde_json::from_str(&text).expect("JSON");
-    for item in list["items"].as_array().into_iter().flatten() {
-        if item["spec"]["replicas"] != world.size.pods {
-            let of = |field: &str| item["metadata"][field].as_str().unwrap_or_default();
-            let path =
-                format!("/apis/apps/v1/namespaces/{}/deployments/{}", of("namespace"), of("name"));
-            world.send("PATCH", &path, json!({"spec": {"replicas": world.size.pods}})).await;
-        }
-    }
+    let items = list["items"].as_array().into_iter().flatten();
+    let scaled = items.filter(|item| item["spec"]["replicas"] != world.size.pods);
+    let reset = async |item: &Value| {
+        let of = |field: &str| item["metadata"][field].as_str().unwrap_or_default();
+        let path =
+            format!("/apis/apps/v1/namespaces/{}/deployments/{}", of("namespace"), of("name"));
+        world.send("PATCH", &path, json!({"spec": {"replicas": world.size.pods}})).await;
+    };
+    futures::future::join_all(scaled.map(reset)).await;
 }
 
 async fn raise_load(world: &World, app: &App) {
