@@ -78,7 +78,7 @@ async fn what_is_pending_is_written_as_it_is_then() {
         writer.renew(&token, autoscaler, newer.clone());
     }
     writer.write(writer.take().expect("it waits")).await;
-    assert_eq!(log.of("PATCH")[0].body[1]["value"], json!({"currentReplicas": 3}));
+    assert_eq!(log.of("PATCH")[0].body[1]["value"]["currentReplicas"], 3);
     assert!(writer.take().is_none(), "api waited for nothing");
 }
 
