@@ -1,5 +1,6 @@
 //! Autoscalers of one target, in the files of `plimsoll check -f`.
 
+use super::check_context::named;
 use super::objects::{maker, target};
 use crate::hpa::{TargetRef, parse_group};
 use serde_json::Value;
@@ -115,7 +116,7 @@ pub fn warnings(scalers: &[Scaler]) -> Vec<String> {
         for one in scalers.iter().filter(|one| one.kind == AUTOSCALER) {
             let others = scalers.iter().filter(|other| *other != one).copied();
             if let Some(text) = rivals_text(others, scalers.len() - 1, &target) {
-                texts.push(format!("autoscaler {namespace}/{}: {text}", one.name));
+                texts.push(format!("{}: {text}", named("autoscaler", namespace, &one.name)));
             }
         }
     }

@@ -204,7 +204,7 @@ fn shown(text: &str) -> String {
 
 /// The present and the edited autoscaler.
 fn both(present: Value, edited: &str, flags: &RecordedFlags) -> Result<Subjects, String> {
-    let edited = objects::parse(edited).map_err(|error| format!("{EDITED}: {error}"))?;
+    let edited = objects::parse(edited).map_err(|error| error.of(EDITED))?;
     let files = [(PRESENT, vec![present]), (EDITED, edited)];
     let files = files.map(|(name, objects)| (PathBuf::from(name), objects));
     let subjects = Subjects::of(&files, flags)?;
