@@ -427,7 +427,7 @@ mod tests {
         std::fs::write(&path, text).expect("it is written");
         let report = check(&flags(&path, "json")).await;
         for (place, expected) in [
-            ("2:15", "podMetrics.gaugeQuery: sum by ("),
+            ("3:5", "podMetrics.gaugeQuery: sum by ("),
             ("6:3", "rules[0].metricsQuery is missing"),
             ("7:3", "rules[1].metricsQuery is missing"),
         ] {

@@ -226,8 +226,8 @@ mod tests {
             Ok(vec![named("HorizontalPodAutoscaler", "autoscaling/v2"), named("Pod", "v1")])
         );
         assert_eq!((of("items: []"), of("items: null")), (Ok(vec![]), Ok(vec![])));
-        let error = of("items: {a: {metadata: {name: a}}}").expect_err("no list");
-        assert_eq!(error.of("a"), "a: HorizontalPodAutoscalerList: items: expected array");
+        let no_list = of("items: {a: {metadata: {name: a}}}").expect_err("no list").of("a");
+        assert_eq!(no_list, "a: HorizontalPodAutoscalerList: items: expected array");
         let of_any = parse("{apiVersion: v1, kind: List, items: [{metadata: {name: a}}]}");
         assert_eq!(of_any.map(|all| all[0].get("kind").is_none()), Ok(true));
         assert_eq!(error("{kind: list, items: []}"), "a.yaml: kind: \"list\": expected List");

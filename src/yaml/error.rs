@@ -73,6 +73,10 @@ impl Localizer for Words {
     fn alias_used_at(&self, _: Location) -> String {
         String::new()
     }
+
+    fn alias_defined_at(&self, _: Location) -> String {
+        String::new()
+    }
 }
 
 impl MessageFormatter for Words {

@@ -195,7 +195,7 @@ mod tests {
         for (path, expected) in [
             ("rules[0].name.as: wrong", Some((3, 14))),
             ("rules[0].metricsQuery is missing", Some((2, 3))),
-            ("rules[1]: none", Some((2, 1))),
+            ("rules[1]: none", Some((2, 3))),
             ("rules[0].seriesQueries", Some((2, 3))),
             ("passOn.a.b.url: wrong", Some((6, 10))),
             ("--prometheus-url: no connection", None),
@@ -205,7 +205,8 @@ mod tests {
         }
         assert_eq!(places.start(), (1, 1));
         assert_eq!(places.path((3, 14)).as_deref(), Some("rules[0].name.as"));
-        assert_eq!(places.path((2, 3)).as_deref(), Some("rules[0]"));
+        // The list and its first item begin at one place.
+        assert_eq!(places.path((2, 3)).as_deref(), Some("rules"));
         assert_eq!(places.path((6, 10)).as_deref(), Some("passOn.a.b.url"));
         assert_eq!(places.path((9, 9)), None);
     }

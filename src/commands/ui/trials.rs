@@ -307,7 +307,7 @@ mod tests {
         typo["spec"]["minReplica"] = json!(4);
         let two = format!("{}\n---\n{}", object("web", 2), object("web", 3));
         for (text, expected) in [
-            ("a: [".to_owned(), "edited: "),
+            ("a: [".to_owned(), "edited:1:4: "),
             (String::new(), "edited: there is no Autoscaler, HorizontalPodAutoscaler or"),
             (edited("/spec/maxReplicas", json!("x")), "spec.maxReplicas: \"x\": expected integer"),
             (
