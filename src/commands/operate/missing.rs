@@ -73,16 +73,19 @@ where
         [named @ .., _] if found.len() <= MAX_NAMED => {
             let last = found.last().map_or("", |last| last);
             format!(
-                "; there is one in {} and {}: -n NAMESPACE",
+                "; there is one each in {} and {}: -n NAMESPACE",
                 plain(&named.join(", ")),
                 plain(last)
             )
         }
-        _ => format!(
-            "; there is one in {} and {} others: -n NAMESPACE",
-            plain(&found[..MAX_NAMED].join(", ")),
-            found.len() - MAX_NAMED
-        ),
+        _ => {
+            let more = found.len() - MAX_NAMED;
+            format!(
+                "; there is one each in {} and {more} other{}: -n NAMESPACE",
+                plain(&found[..MAX_NAMED].join(", ")),
+                if more == 1 { "" } else { "s" }
+            )
+        }
     }
 }
 
@@ -109,7 +112,15 @@ mod tests {
             "GET /apis/plimsoll.dev/v1alpha1/namespaces/shop/autoscalers" => {
                 list(&[("shop", "web")])
             }
-            "GET /apis/plimsoll.dev/v1alpha1/autoscalers" => list(&[("shop", "web")]),
+            "GET /apis/plimsoll.dev/v1alpha1/autoscalers" => list(&[
+                ("shop", "web"),
+                ("a", "api"),
+                ("b", "api"),
+                ("a", "db"),
+                ("b", "db"),
+                ("c", "db"),
+                ("d", "db"),
+            ]),
             line if line.ends_with("/autoscalers") => list(&[]),
             _ => failure(404, "NotFound", "not found"),
         });
@@ -128,6 +139,8 @@ mod tests {
             ("shopp", "web", "; there is no namespace \"shopp\"; did you mean \"shop\"?"),
             ("other", "web", "; there is no namespace \"other\""),
             ("shop", "payments", "; nothing was written"),
+            ("default", "api", "; there is one each in a and b: -n NAMESPACE"),
+            ("default", "db", "; there is one each in a, b, c and 1 other: -n NAMESPACE"),
         ] {
             let text = said(namespace, name).await;
             assert!(text.ends_with(expected), "{namespace}/{name}: {text}");
