@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
 /// The error of an object that could not be read. If there is none of the name, with what was probably meant: a namespace
-/// that there is, a name like it in the namespace, or that name in another one. `of_namespace` and `all` read its kind.
+/// that there is, that name in another one, or a name like it in the namespace. `of_namespace` and `all` read its kind.
 pub async fn with_hint<K>(
     error: OperateError,
     client: &Client,
@@ -27,13 +27,13 @@ where
     let missing = no_namespace(client, namespace).await;
     let mut hint = missing.map(|missing| format!("; {missing}")).unwrap_or_default();
     if hint.is_empty() {
+        hint = elsewhere(&all, name).await;
+    }
+    if hint.is_empty() {
         let params = ListParams::default();
         let listed = within(of_namespace.list_metadata(&params)).await;
         let names = listed.iter().flatten().map(ResourceExt::name_any);
         hint = nearest(name, names).map_or_else(String::new, |name| meant(&name));
-    }
-    if hint.is_empty() {
-        hint = elsewhere(&all, name).await;
     }
     OperateError::Refused(format!("{error}{hint}"))
 }
@@ -110,7 +110,7 @@ mod tests {
                 (200, json!({"metadata": {"name": "shop"}}))
             }
             "GET /apis/plimsoll.dev/v1alpha1/namespaces/shop/autoscalers" => {
-                list(&[("shop", "web")])
+                list(&[("shop", "web"), ("shop", "api-2")])
             }
             "GET /apis/plimsoll.dev/v1alpha1/autoscalers" => list(&[
                 ("shop", "web"),
@@ -139,6 +139,7 @@ mod tests {
             ("shopp", "web", "; there is no namespace \"shopp\"; did you mean \"shop\"?"),
             ("other", "web", "; there is no namespace \"other\""),
             ("shop", "payments", "; nothing was written"),
+            ("shop", "api", "; there is one each in a and b: -n NAMESPACE"),
             ("default", "api", "; there is one each in a and b: -n NAMESPACE"),
             ("default", "db", "; there is one each in a, b, c and 1 other: -n NAMESPACE"),
         ] {
