@@ -1,5 +1,6 @@
 //! The causes of an error, without the texts of credentials: errors of parsers have lines of their input.
 
+use crate::yaml;
 use kube::client::AuthError;
 use kube::config::{KubeconfigError, LoadDataError};
 use rustls::pki_types::pem;
@@ -107,10 +108,15 @@ fn of_yaml(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error::{
         DuplicateMappingKey, InvalidScalar, SerdeInvalidType, SerdeMissingField, Unexpected,
     };
+    let in_words = |what: &str| match yaml::expected(what) {
+        "" => format!("{what} was expected"),
+        known => known.to_owned(),
+    };
     let what = match error.without_snippet() {
-        Unexpected { expected, .. } => format!("{expected} was expected"),
-        SerdeInvalidType { expected, .. } => format!("{expected} was expected"),
-        InvalidScalar { ty, .. } => format!("{ty} was expected"),
+        Unexpected { expected, .. } => in_words(expected),
+        SerdeInvalidType { expected, .. } => in_words(expected),
+        InvalidScalar { ty: "boolean", .. } => in_words("a boolean"),
+        InvalidScalar { .. } => "a number was expected".to_owned(),
         SerdeMissingField { field, .. } => format!("{field} is missing"),
         DuplicateMappingKey { .. } => "duplicate field".to_owned(),
         _ => "it is not valid".to_owned(),

@@ -47,3 +47,4 @@ mod supervise;
 pub mod telemetry;
 pub mod time;
 mod watch;
+mod yaml;

@@ -56,7 +56,11 @@ fn main() -> ExitCode {
         }
         Command::Replay(flags) => run_replay(&flags),
         Command::Version(flags) => run_operate(version::run(&flags)),
-        Command::Autoscale(flags) => run_operate(autoscale::run(&flags)),
+        Command::Autoscale(flags) => {
+            let notes = autoscale::notes(&flags);
+            notes.iter().for_each(|note| complain(format_args!("note: {note}")));
+            run_operate(autoscale::run(&flags))
+        }
         Command::CheckCluster(flags) => run_check_cluster(&flags),
         Command::Status(flags) => run_operate(operate::status(&flags)),
         Command::Explain(flags) => run_operate(operate::explain(&flags)),
@@ -82,6 +86,14 @@ fn usage_error(error: &clap::Error, arguments: &[std::ffi::OsString]) -> ExitCod
         complain("\n  tip: to serve, run: plimsoll serve --FLAG ...");
     }
     let wrong = error.get(ContextKind::InvalidArg).or(error.get(ContextKind::InvalidSubcommand));
+    let has_files = arguments.iter().any(|argument| argument == "-f" || argument == "--filename");
+    if let Some(ContextValue::String(value)) = wrong
+        && error.kind() == ErrorKind::UnknownArgument
+        && has_files
+        && !value.starts_with('-')
+    {
+        complain("\n  tip: write -f before each file");
+    }
     if let Some(ContextValue::String(value)) = wrong
         && matches!(&**value, "true" | "false")
     {

@@ -1,5 +1,6 @@
 //! `plimsoll autoscale`: an Autoscaler for a workload, as `kubectl autoscale` makes an HPA.
 
+use super::check_autoscaler::memory_fault;
 use super::convert::yaml;
 use super::operate::{Cluster, OperateError, error_before_write, with_hint, write_error};
 use crate::config::{AutoscaleFlags, DryRun, ObjectFormat, PerFlag};
@@ -224,6 +225,20 @@ fn object(flags: &AutoscaleFlags, target: Value, namespace: Option<&str>) -> Res
     )
 }
 
+/// What the targets of the flags were taken for, where something else may have been meant.
+pub fn notes(flags: &AutoscaleFlags) -> Vec<String> {
+    let cpu = flags.cpu.as_deref().filter(|target| has_no_unit(target)).map(|target| {
+        format!("--cpu={target} is {target}m, so many thousandths of a core per pod: --cpu={target}% is a percentage of the requests")
+    });
+    let memory = flags.memory.as_deref().and_then(memory_fault);
+    let memory = memory.map(|fault| format!("--memory: {fault}"));
+    cpu.into_iter().chain(memory).collect()
+}
+
+fn has_no_unit(target: &str) -> bool {
+    !target.is_empty() && target.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// The target of a resource: a percentage, or an average, of CPU in milli-CPU where it has no unit, as kubectl reads it.
 fn resource(name: &str, target: &str) -> Result<Value, String> {
     if let Some(percent) = target.strip_suffix('%') {
@@ -233,8 +248,8 @@ fn resource(name: &str, target: &str) -> Result<Value, String> {
         })?;
         return Ok(json!({"resourceName": name, "averageUtilization": percent}));
     }
-    let is_number = target.bytes().all(|byte| byte.is_ascii_digit());
-    let target = if name == "cpu" && is_number { format!("{target}m") } else { target.to_owned() };
+    let is_milli = name == "cpu" && has_no_unit(target);
+    let target = if is_milli { format!("{target}m") } else { target.to_owned() };
     Ok(json!({"resourceName": name, "averageValue": target}))
 }
 
@@ -277,6 +292,26 @@ mod tests {
                 .unwrap();
         assert_eq!(object["spec"]["customMetrics"][0]["per"], "Workload");
         assert_eq!(object["spec"]["scaleTargetRef"]["kind"], "ReplicationController");
+    }
+
+    #[test]
+    fn a_target_that_may_be_meant_otherwise_is_noted() {
+        for (targets, expected) in [
+            ("--cpu 70", vec!["--cpu=70 is 70m, so many thousandths"]),
+            ("--memory 200m", vec!["--memory: 200m is 0.2 bytes"]),
+            ("--cpu 70 --memory 70", vec!["--cpu=70 is 70m", "--memory: 70 is 70 bytes"]),
+            ("--cpu 70% --memory 70%", vec![]),
+            ("--cpu 500m --memory 200Mi", vec![]),
+        ] {
+            let line = format!("plimsoll autoscale deployment/web --max 3 {targets}");
+            let cli = Cli::try_parse_from(line.split(' ')).expect("flags");
+            let Command::Autoscale(flags) = cli.command else { panic!("another command") };
+            let notes = notes(&flags);
+            assert_eq!(notes.len(), expected.len(), "{notes:?}");
+            for (note, expected) in notes.iter().zip(expected) {
+                assert!(note.starts_with(expected), "{notes:?}");
+            }
+        }
     }
 
     #[test]

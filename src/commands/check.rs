@@ -4,14 +4,15 @@
 use super::check_cluster;
 use super::check_context::Context;
 use super::check_context::Findings;
+use super::check_hint::object_hint;
 use super::check_queries::{Example, general_queries, rule_query, unknown_fields};
 use super::check_series::{self, RuleReport};
-use super::objects::{self, TEMPLATE};
+use super::objects;
 use super::shown::printed;
 use super::story::plain_lines;
 use super::{check_files, check_history, check_rule};
 use crate::clock::{Clock, WallClock};
-use crate::config::{CheckFlags, Config, OutputFormat, counter_query, window_of};
+use crate::config::{CheckFlags, Config, ConfigError, OutputFormat, counter_query, window_of};
 use crate::connect::{self, ANSWER_TIMEOUT};
 use crate::kube_error::worded;
 use crate::prometheus::Client as Prometheus;
@@ -19,8 +20,8 @@ use crate::promql::bounds::CHECKED_QUERY;
 use crate::promql::query::PodQueries;
 use crate::promql::tree;
 use crate::watch::{ResourceMap, Resources};
+use crate::yaml::Places;
 use serde::Serialize;
-use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 use std::path::Path;
@@ -63,14 +64,11 @@ pub async fn run(flags: &CheckFlags) -> (String, bool) {
 
 async fn check(flags: &CheckFlags) -> Report {
     let mut report = Report::default();
-    let mut config = match flags.file.as_ref().map(|file| (file, Config::read(file))) {
-        None => None,
-        Some((_, Ok(config))) => Some(config),
-        Some((file, Err(error))) => {
-            report.errors.push(object_hint(file).unwrap_or_else(|| match flags.output {
-                OutputFormat::Text => error.with_lines(),
-                OutputFormat::Json | OutputFormat::Yaml => error.to_string(),
-            }));
+    let read = flags.file.as_deref().map(|path| ConfigFile::read(path, flags)).transpose();
+    let mut file = match read {
+        Ok(file) => file,
+        Err(error) => {
+            report.errors.push(error);
             if !flags.objects.is_empty() {
                 let text =
                     "the objects of -f: their queries have the labels of CONFIG, which is invalid";
@@ -79,20 +77,67 @@ async fn check(flags: &CheckFlags) -> Report {
             return report;
         }
     };
-    report.checked.extend(config.as_ref().map(|_| "the configuration"));
-    let empty = flags.file.as_ref().filter(|_| config.as_ref().is_some_and(|one| one.is_empty));
-    report.warnings.extend(empty.map(|file| {
-        let file = file.display();
-        format!("{file}: there is nothing in it, so that the defaults are all there is")
-    }));
-    if let Some(config) = config.as_mut().filter(|config| config.auto_window) {
-        follow_window(flags, config, &mut report).await;
+    report.checked.extend(file.as_ref().map(|_| "the configuration"));
+    let mut of_config = Report::default();
+    if let Some(file) = file.as_mut().filter(|file| file.config.auto_window) {
+        follow_window(flags, &mut file.config, &mut of_config).await;
     }
+    let config = file.as_ref().map(|file| &file.config);
     let default = Config::default();
-    let queries = &config.as_ref().unwrap_or(&default).pod_queries;
-    check_objects(flags, queries, config.as_ref(), &mut report).await;
-    let Some(config) = config else { return report };
-    report.errors.extend(unknown_fields(&config));
+    let queries = &config.unwrap_or(&default).pod_queries;
+    check_objects(flags, queries, config, &mut report).await;
+    if let Some(file) = file {
+        check_config(flags, &file, &mut of_config).await;
+        let located = |text: String| file.located(text);
+        report.errors.extend(of_config.errors.into_iter().map(located));
+        report.warnings.extend(of_config.warnings.into_iter().map(located));
+        report.not_checked.append(&mut of_config.not_checked);
+        (report.rules, report.counter_query) = (of_config.rules, of_config.counter_query);
+    }
+    report
+}
+
+/// A valid configuration, and where its fields stand.
+struct ConfigFile<'a> {
+    path: &'a Path,
+    config: Config,
+    places: Option<Places>,
+}
+
+impl<'a> ConfigFile<'a> {
+    /// Reads a file, or the standard input for `-`.
+    fn read(path: &'a Path, flags: &CheckFlags) -> Result<Self, String> {
+        if path.as_os_str() == "-" && flags.objects.iter().any(|objects| objects == path) {
+            return Err("-: the standard input is either CONFIG or a file of -f".to_owned());
+        }
+        let text = objects::read(path)?;
+        let config = Config::parse(path, &text).map_err(|error| {
+            let hint = object_hint(path, &text, !flags.objects.is_empty());
+            hint.unwrap_or_else(|| match flags.output {
+                OutputFormat::Text => error.with_lines(),
+                OutputFormat::Json | OutputFormat::Yaml => error.to_string(),
+            })
+        })?;
+        Ok(Self { path, config, places: Places::of_documents(&text).into_iter().next() })
+    }
+
+    /// A text, behind the place of the field that it begins with.
+    fn located(&self, text: String) -> String {
+        match self.places.as_ref().and_then(|places| places.of(&text)) {
+            Some((line, column)) => format!("{}:{line}:{column}: {text}", self.path.display()),
+            None => text,
+        }
+    }
+}
+
+/// Checks a configuration. A text about a field begins with it.
+async fn check_config(flags: &CheckFlags, file: &ConfigFile<'_>, report: &mut Report) {
+    let config = &file.config;
+    if config.is_empty {
+        // A running server refuses it, too.
+        report.errors.push(ConfigError::Emptied { path: file.path.to_owned() }.to_string());
+    }
+    report.errors.extend(unknown_fields(config));
     let rules = &config.rules;
     let mut faults = check_rule::faults(rules);
     report.errors.append(&mut faults.errors);
@@ -114,7 +159,7 @@ async fn check(flags: &CheckFlags) -> Report {
         Ok(map) => map,
         Err(error) => {
             report.errors.push(error);
-            return report;
+            return;
         }
     };
     if let Some(map) = &map {
@@ -127,11 +172,11 @@ async fn check(flags: &CheckFlags) -> Report {
         }
     }
     match &flags.prometheus_url {
-        None => parse_queries(&mut report, &config),
+        None => parse_queries(report, config),
         Some(url) => match connect::prometheus_of_command(url, &flags.prometheus) {
             Ok(prometheus) => {
-                if check_connections(&mut report, &config, &prometheus).await {
-                    run_general_queries(&mut report, &config, &prometheus).await;
+                if check_connections(report, config, &prometheus).await {
+                    run_general_queries(report, config, &prometheus).await;
                     let mut found = check_series::check(rules, &prometheus, map).await;
                     report.rules.append(&mut found.rules);
                     report.errors.append(&mut found.texts.errors);
@@ -142,7 +187,6 @@ async fn check(flags: &CheckFlags) -> Report {
             Err(error) => report.errors.push(error.to_string()),
         },
     }
-    report
 }
 
 /// Checks the objects of the flags, and what is around Autoscalers in the cluster and in Prometheus.
@@ -186,7 +230,7 @@ async fn check_objects(
             Err(error) => report.errors.push(error.to_string()),
         }
     }
-    for rule in &objects.metric_rules {
+    for (_, rule) in &objects.metric_rules {
         let mut skipped = |what: &str| found.not_checked.push(format!("{rule}: {what}"));
         if flags.prometheus_url.is_some() {
             skipped("whether Prometheus has its series: its status says so once it is applied");
@@ -229,50 +273,6 @@ async fn follow_window(flags: &CheckFlags, config: &mut Config, report: &mut Rep
         general_queries(config).into_iter().find(of_counters).map(|example| example.query);
 }
 
-/// What to do instead with a file that has Kubernetes objects in it; none for other files.
-fn object_hint(path: &Path) -> Option<String> {
-    let text = std::fs::read_to_string(path).ok()?;
-    let objects = match objects::parse(&text) {
-        Ok(objects) => objects,
-        Err(error) if error.ends_with(TEMPLATE) => {
-            return Some(format!("{}: {error}", path.display()));
-        }
-        Err(_) => return None,
-    };
-    let object = objects.iter().find(|object| object.get("apiVersion").is_some())?;
-    let kind = object.get("kind")?.as_str()?;
-    let instead = match kind {
-        "ConfigMap" => out_of_config_map(object),
-        "Autoscaler" | "MetricRule" => "check it with `plimsoll check -f FILE`".to_owned(),
-        _ => "a configuration was expected, as config/plimsoll.yaml is one".to_owned(),
-    };
-    Some(format!("{}: this is an object of the kind {kind}: {instead}", path.display()))
-}
-
-/// How a configuration is taken out of a ConfigMap.
-fn out_of_config_map(object: &Value) -> String {
-    let keys: Vec<&String> =
-        object["data"].as_object().into_iter().flatten().map(|(key, _)| key).collect();
-    let [key, others @ ..] = &*keys else {
-        return "a configuration was expected, and it has no data".to_owned();
-    };
-    let named = |field: &str, otherwise: &str| match objects::text(object, field) {
-        "" => otherwise.to_owned(),
-        name => name.to_owned(),
-    };
-    let namespace = named("/metadata/namespace", "NAMESPACE");
-    let name = named("/metadata/name", "NAME");
-    let mut text = format!(
-        "take the file out of it: kubectl -n {namespace} get configmap {name} -o jsonpath='{{.data.{}}}'",
-        key.replace('.', "\\.")
-    );
-    if !others.is_empty() {
-        let others: Vec<&str> = others.iter().map(|key| key.as_str()).collect();
-        let _ = write!(text, ", or another of its keys: {}", others.join(", "));
-    }
-    text
-}
-
 /// Parses all queries, as there is no Prometheus to run them.
 fn parse_queries(report: &mut Report, config: &Config) {
     let mut examples = general_queries(config);
@@ -283,6 +283,7 @@ fn parse_queries(report: &mut Report, config: &Config) {
     }
     for Example { field, query, .. } in examples {
         if let Err(error) = tree::parse(&query, &CHECKED_QUERY) {
+            let query = query.split_whitespace().collect::<Vec<_>>().join(" ");
             report.errors.push(format!(
                 "{field}: {query}: Plimsoll's parser can't read this: {error}; with --prometheus-url Prometheus, \
                  which may know more, is asked"
@@ -405,31 +406,37 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_file_without_a_field_is_warned_of() {
+    async fn a_file_without_a_field_is_refused_as_a_running_server_refuses_it() {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let path = file.path().display().to_string();
         let flags = flags(&path, "text");
         for (text, is_empty) in [("", true), ("# nothing\n", true), ("podMetrics: {}\n", false)] {
             std::fs::write(&path, text).expect("it is written");
-            let warnings = check(&flags).await.warnings;
-            let is_told = warnings.iter().any(|one| one.contains("there is nothing in it"));
-            assert_eq!(is_told, is_empty, "{text}: {warnings:?}");
+            let errors = check(&flags).await.errors;
+            let is_told = errors.iter().any(|one| one.contains("there is nothing in it"));
+            assert_eq!((is_told, errors.len()), (is_empty, is_empty.into()), "{text}: {errors:?}");
         }
     }
 
-    #[test]
-    fn what_is_no_configuration_is_said_with_what_to_do() {
+    #[tokio::test]
+    async fn a_text_about_a_field_begins_with_its_place() {
         let file = tempfile::NamedTempFile::new().expect("a file");
-        let of = |text: &str| {
-            std::fs::write(file.path(), text).expect("it is written");
-            object_hint(file.path())
-        };
-        let map = "{apiVersion: v1, kind: ConfigMap, metadata: {name: rules, namespace: shop}, data: {a.yaml: x, b: y}}";
-        let hint = of(map).expect("a hint");
-        assert!(hint.contains("kubectl -n shop get configmap rules -o jsonpath='{.data.a\\.yaml}', or another of its keys: b"), "{hint}");
-        let hint = of("kind: Service\napiVersion: v1\n---\nkind: Pod\napiVersion: v1\n");
-        assert!(hint.expect("a hint").contains("of the kind Service"));
-        let hint = of("apiVersion: v1\nmetadata:\n  name: {{ .Release.Name }}\n");
-        assert!(hint.expect("a hint").contains("it is a template of Helm"));
+        let path = file.path().display().to_string();
+        let text = "podMetrics:\n  gaugeQuery: |\n    sum by (<<.GroupBy>>)\n    (<<.Series>>{<<.LabelMatchers>>}\n\
+                    rules:\n- seriesQuery: x\n- seriesQuery: y\n";
+        std::fs::write(&path, text).expect("it is written");
+        let report = check(&flags(&path, "json")).await;
+        for (place, expected) in [
+            ("3:5", "podMetrics.gaugeQuery: sum by ("),
+            ("6:3", "rules[0].metricsQuery is missing"),
+            ("7:3", "rules[1].metricsQuery is missing"),
+        ] {
+            let expected = format!("{path}:{place}: {expected}");
+            let found = report.errors.iter().any(|error| error.starts_with(&expected));
+            assert!(found, "{expected}: {:?}", report.errors);
+        }
+        assert!(report.errors.iter().all(|error| error.lines().count() == 1), "{report}");
+        let warning = format!("{path}:6:3: rules[0].resources: none");
+        assert!(report.warnings[0].starts_with(&warning), "{:?}", report.warnings);
     }
 }

@@ -6,6 +6,7 @@ use super::objects::name_fault;
 use crate::config::Config;
 use crate::crd::{AutoscalerSpec, CustomMetric, Executor};
 use crate::hpa::{parse_group, schedule};
+use crate::k8s::Quantity;
 use crate::promql::guard::{names_another, within_namespace};
 use crate::promql::name::metric_of;
 use crate::promql::query::Per;
@@ -33,7 +34,14 @@ pub fn check(spec: &AutoscalerSpec, namespace: &str, context: &Context<'_>, foun
         check_metric(&path, metric, namespace, context, found);
     }
     let warnings = &mut found.warnings;
+    if spec.metrics.iter().flatten().next().is_none()
+        && spec.custom_metrics.is_empty()
+        && spec.resource_metrics.is_empty()
+    {
+        warnings.push("spec: no metric, so that the target is 80 % of the CPU requests, as an HPA's default: name it in resourceMetrics, or others in customMetrics".to_owned());
+    }
     check_names(spec, warnings);
+    check_memory(spec, warnings);
     check_mode(spec, context, warnings);
     check_schedules(spec, context, warnings);
     let types = spec.metrics.iter().flatten().map(|metric| &*metric.type_);
@@ -71,20 +79,70 @@ fn check_names(spec: &AutoscalerSpec, warnings: &mut Vec<String>) {
     }
     let fault = name_fault(&target.name);
     warnings.extend(fault.map(|fault| format!("spec.scaleTargetRef.name: {fault}")));
+    for Resource { path, name_field, name, .. } in resources(spec) {
+        if !matches!(name, "cpu" | "memory") {
+            let meant =
+                ["cpu", "memory"].into_iter().find(|known| known.eq_ignore_ascii_case(name));
+            let meant = meant.map_or_else(String::new, |known| format!("; did you mean {known}?"));
+            let what = "usage metrics of pods exist for cpu and memory only";
+            warnings.push(format!("{path}.{name_field}: {name:?}: {what}{meant}"));
+        }
+    }
+}
+
+/// A metric of a resource, and what its fields are called.
+struct Resource<'a> {
+    path: String,
+    name_field: &'static str,
+    name: &'a str,
+    average_field: &'static str,
+    average: Option<&'a str>,
+}
+
+fn resources(spec: &AutoscalerSpec) -> impl Iterator<Item = Resource<'_>> {
     let metrics = spec.metrics.iter().flatten().enumerate().filter_map(|(index, metric)| {
-        let pods = metric.resource.as_ref().map(|pods| ("resource", &pods.name));
+        let pods = metric.resource.as_ref().map(|pods| ("resource", &pods.name, &pods.target));
         let container = metric.container_resource.as_ref();
-        let container = container.map(|container| ("containerResource", &container.name));
-        let (field, name) = pods.or(container)?;
-        Some((format!("spec.metrics[{index}].{field}.name"), name))
+        let container =
+            container.map(|container| ("containerResource", &container.name, &container.target));
+        let (field, name, target) = pods.or(container)?;
+        Some(Resource {
+            path: format!("spec.metrics[{index}].{field}"),
+            name_field: "name",
+            name,
+            average_field: "target.averageValue",
+            average: target.average_value.as_ref().map(|average| &*average.0),
+        })
     });
-    let short = spec.resource_metrics.iter().enumerate().map(|(index, metric)| {
-        (format!("spec.resourceMetrics[{index}].resourceName"), &metric.resource_name)
+    let short = spec.resource_metrics.iter().enumerate().map(|(index, metric)| Resource {
+        path: format!("spec.resourceMetrics[{index}]"),
+        name_field: "resourceName",
+        name: &metric.resource_name,
+        average_field: "averageValue",
+        average: metric.average_value.as_ref().map(|average| &*average.0),
     });
-    let unknown = metrics.chain(short).filter(|(_, name)| !matches!(&***name, "cpu" | "memory"));
-    warnings.extend(unknown.map(|(field, name)| {
-        format!("{field}: {name:?}: usage metrics of pods exist for cpu and memory only")
-    }));
+    metrics.chain(short)
+}
+
+/// The memory that each pod has at least, in bytes.
+const LEAST_MEMORY: f64 = 1_048_576.0;
+
+/// What is probably wrong with a target of so much memory per pod, such as `200m`, which is 0.2 bytes.
+pub fn memory_fault(target: &str) -> Option<String> {
+    let bytes = target.parse::<Quantity>().ok()?.as_f64();
+    (bytes < LEAST_MEMORY).then(|| {
+        let unit = if target.ends_with('m') { " (m is a thousandth)" } else { "" };
+        format!("{target} is {bytes} bytes{unit}, and every pod uses more, so that the replicas go to their maximum: write 200Mi for mebibytes")
+    })
+}
+
+fn check_memory(spec: &AutoscalerSpec, warnings: &mut Vec<String>) {
+    for Resource { path, average_field, average, .. } in
+        resources(spec).filter(|resource| resource.name == "memory")
+    {
+        let fault = average.and_then(memory_fault);
+        warnings.extend(fault.map(|fault| format!("{path}.{average_field}: {fault}")));
+    }
 }
 
 /// The metrics that no rule of a configuration gives. MetricRules beside the Autoscaler may, of pods and objects.
@@ -217,10 +275,14 @@ fn check_metric(
 mod tests {
     use super::super::check_files;
 
+    const CPU: &str = ", resourceMetrics: [{resourceName: cpu, averageUtilization: 60}]";
+
     fn checked(spec: &str) -> (Vec<String>, Vec<String>) {
+        let has_metrics = spec.contains("etrics: ");
+        let metrics = if has_metrics { "" } else { CPU };
         let found = check_files::tests::checked(&format!(
             "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: web, namespace: shop}}\n\
-             spec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, {spec}}}\n"
+             spec: {{scaleTargetRef: {{apiVersion: apps/v1, kind: Deployment, name: web}}, {spec}{metrics}}}\n"
         ));
         (found.texts.errors, found.texts.warnings)
     }
@@ -239,10 +301,7 @@ mod tests {
             ),
         ] {
             let (errors, warnings) = checked(spec);
-            assert!(
-                errors[0].starts_with(expected) && warnings.is_empty(),
-                "{errors:?} {warnings:?}"
-            );
+            assert!(errors[0].contains(expected) && warnings.is_empty(), "{errors:?} {warnings:?}");
         }
     }
 
@@ -256,6 +315,18 @@ mod tests {
             (
                 "maxReplicas: 2, behavior: {scaleUp: {selectPolicy: Disabled}}",
                 "spec.behavior.scaleUp.selectPolicy: Disabled, so that maxReplicas 2",
+            ),
+            (
+                "maxReplicas: 4, resourceMetrics: [{resourceName: memory, averageValue: 200m}]",
+                "spec.resourceMetrics[0].averageValue: 200m is 0.2 bytes (m is a thousandth), and every pod uses more",
+            ),
+            (
+                "maxReplicas: 4, metrics: [{type: Resource, resource: {name: memory, target: {type: AverageValue, averageValue: 500}}}]",
+                "spec.metrics[0].resource.target.averageValue: 500 is 500 bytes, and",
+            ),
+            (
+                "maxReplicas: 4, customMetrics: []",
+                "spec: no metric, so that the target is 80 % of the CPU requests",
             ),
             (
                 "maxReplicas: 4, fallback: {failureThreshold: 3, replicas: 9}",
@@ -324,6 +395,7 @@ mod tests {
         }
         for spec in [
             "maxReplicas: 4",
+            "maxReplicas: 4, resourceMetrics: [{resourceName: memory, averageValue: 200Mi}, {resourceName: cpu, averageValue: 200m}]",
             "maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, query: 'topk(1, queue_depth)'}]",
             "maxReplicas: 4, customMetrics: [{metricName: m, per: Workload, value: 1, query: 'job:queue_depth:sum'}]",
             "maxReplicas: 4, mode: Preview, pause: {reason: INC-7}",
@@ -342,7 +414,8 @@ mod tests {
         let of = |target: &str, more: &str| {
             let found = check_files::tests::checked(&format!(
                 "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {{name: web, namespace: shop}}\n\
-                 spec: {{scaleTargetRef: {{{target}}}, maxReplicas: 5{more}}}\n"
+                 spec: {{scaleTargetRef: {{{target}}}, maxReplicas: 5{}}}\n",
+                if more.is_empty() { CPU } else { more }
             ));
             assert_eq!(found.texts.errors, [""; 0]);
             found.texts.warnings
@@ -372,7 +445,7 @@ mod tests {
             (
                 web,
                 ", resourceMetrics: [{resourceName: CPU, averageUtilization: 50}]",
-                "spec.resourceMetrics[0].resourceName: \"CPU\": usage metrics of pods exist for cpu and memory only",
+                "spec.resourceMetrics[0].resourceName: \"CPU\": usage metrics of pods exist for cpu and memory only; did you mean cpu?",
             ),
             (
                 web,
@@ -410,7 +483,8 @@ mod tests {
     fn rollouts_of_a_kind_that_is_not_watched_are_a_warning() {
         let found = check_files::tests::checked(
             "apiVersion: plimsoll.dev/v1alpha1\nkind: Autoscaler\nmetadata: {name: web, namespace: shop}\n\
-             spec: {scaleTargetRef: {apiVersion: argoproj.io/v1alpha1, kind: Rollout, name: web}, maxReplicas: 4, rollouts: Hold}\n",
+             spec: {scaleTargetRef: {apiVersion: argoproj.io/v1alpha1, kind: Rollout, name: web}, maxReplicas: 4, rollouts: Hold, \
+             resourceMetrics: [{resourceName: cpu, averageUtilization: 60}]}\n",
         );
         let [warning] = &found.texts.warnings[..] else { panic!("{:?}", found.texts) };
         assert!(warning.contains("spec.rollouts: those of a Rollout are not seen"), "{warning}");

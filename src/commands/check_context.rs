@@ -35,7 +35,16 @@ pub struct FileAutoscaler {
 impl FileAutoscaler {
     /// A text about it.
     pub fn about(&self, text: &str) -> String {
-        format!("autoscaler {}/{}: {text}", self.namespace, self.name)
+        format!("{}: {text}", named("autoscaler", &self.namespace, &self.name))
+    }
+}
+
+/// An object in a text, such as `autoscaler shop/web`. Its namespace and its name may not be known.
+pub fn named(kind: &str, namespace: &str, name: &str) -> String {
+    match (namespace, name) {
+        (_, "") => kind.to_owned(),
+        ("", name) => format!("{kind} {name}"),
+        (namespace, name) => format!("{kind} {namespace}/{name}"),
     }
 }
 

@@ -1,45 +1,57 @@
 //! `plimsoll check -f`: the Autoscalers and MetricRules of files, without a cluster.
 
-use super::check_context::{Context, FileAutoscaler, Texts};
+use super::check_context::{Context, FileAutoscaler, Texts, named};
 use super::check_targets::{self, Scaler};
 use super::{check_autoscaler, check_metric_rule, check_schema, objects};
 use crate::config::CONFIG_FIELDS;
 use crate::crd::{AutoscalerSpec, MetricRuleSpec};
+use crate::yaml::Places;
 use serde_json::Value;
-use std::collections::BTreeSet;
-use std::path::Path;
+use std::cell::OnceCell;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 const API_VERSION: &str = "plimsoll.dev/v1alpha1";
 const KINDS: [&str; 2] = ["Autoscaler", "MetricRule"];
 
-/// What was found in files. Each text begins with the object and the field.
+/// What was found in files. Each text begins with the file, what is about a field with its place and the object, too.
 #[derive(Default)]
 pub struct Found {
     /// What is invalid, and what is probably a mistake.
     pub texts: Texts,
     /// The Autoscalers that are valid.
     pub autoscalers: Vec<FileAutoscaler>,
-    /// The MetricRules that are valid, such as `metricrule shop/requests`.
-    pub metric_rules: Vec<String>,
+    /// The namespaces of the MetricRules that are valid, and what they are called, such as `metricrule shop/requests`.
+    pub metric_rules: Vec<(String, String)>,
     /// All that scales a target.
     scalers: Vec<Scaler>,
-    /// The kinds, namespaces and names of Plimsoll's objects.
-    names: BTreeSet<(String, String, String)>,
+    /// The kinds, namespaces and names of Plimsoll's objects, and their files.
+    names: BTreeMap<(String, String, String), PathBuf>,
 }
 
-/// Checks the Autoscalers and MetricRules of files, or of the standard input for `-`. Objects of other APIs are
-/// ignored, but those that scale a target, too.
+/// Checks the Autoscalers and MetricRules of files and folders, or of the standard input for `-`. Objects of other APIs
+/// are ignored, but those that scale a target, too.
 pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>, context: &Context<'_>) -> Found {
     let mut found = Found::default();
     let (mut any, mut of_others) = (false, Vec::new());
     for path in paths {
-        match check_file(path, context, &mut found) {
-            Contents::Ours => any = true,
-            Contents::Scalers => of_others.push(path),
-            Contents::Others { hint } => {
+        let files = match objects::files(path) {
+            Ok(files) => files,
+            Err(error) => {
+                found.texts.errors.push(error);
+                any = true;
+                continue;
+            }
+        };
+        let contents = files.iter().map(|file| check_file(file, context, &mut found));
+        match contents.max() {
+            Some(Contents::Ours) => any = true,
+            Some(Contents::Scalers) => of_others.push(path),
+            Some(Contents::Others { hint }) => {
                 let text = "no Autoscaler or MetricRule is in it";
                 found.texts.errors.push(format!("{}: {text}{hint}", path.display()));
             }
+            None => {}
         }
     }
     // Beside an Autoscaler they are there to be compared with it.
@@ -48,8 +60,8 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>, context: &Context<'_
     }
     found.texts.warnings.extend(check_targets::warnings(&found.scalers));
     for autoscaler in &found.autoscalers {
-        let of_namespace = format!("metricrule {}/", autoscaler.namespace);
-        let has_rules = found.metric_rules.iter().any(|rule| rule.starts_with(&of_namespace));
+        let has_rules =
+            found.metric_rules.iter().any(|(namespace, _)| *namespace == autoscaler.namespace);
         let config = context.config.into_iter();
         let warnings = config
             .flat_map(|config| check_autoscaler::not_given(&autoscaler.spec, config, has_rules));
@@ -58,46 +70,72 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>, context: &Context<'_
     found
 }
 
-/// What is in a file.
+/// What is in a file, or in the most relevant one of a folder.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Contents {
-    /// An object of Plimsoll's, or what is meant to be one, or can't be read.
-    Ours,
-    /// None, but an HPA or a ScaledObject.
-    Scalers,
-    /// Neither.
+    /// Neither of the others.
     Others {
         /// What to do instead, if anything is known.
         hint: String,
     },
+    /// None, but an HPA or a ScaledObject.
+    Scalers,
+    /// An object of Plimsoll's, or what is meant to be one, or can't be read.
+    Ours,
+}
+
+/// A file, and where its objects and their fields stand.
+struct Source<'a> {
+    path: &'a Path,
+    text: &'a str,
+    objects: usize,
+    places: OnceCell<Vec<Places>>,
+}
+
+impl Source<'_> {
+    /// The file, with the place of the field of an object that a text begins with.
+    fn place(&self, index: usize, text: &str) -> String {
+        let path = self.path.display();
+        let places = self.places.get_or_init(|| Places::of_objects(self.text));
+        match places.get(index).filter(|_| places.len() == self.objects) {
+            Some(object) => {
+                let (line, column) = object.of(text).unwrap_or_else(|| object.start());
+                format!("{path}:{line}:{column}")
+            }
+            None => path.to_string(),
+        }
+    }
 }
 
 fn check_file(path: &Path, context: &Context<'_>, found: &mut Found) -> Contents {
-    let parse = |text: String| {
-        objects::parse(&text).map_err(|error| format!("{}: {error}", path.display()))
+    let parse = |text: String| match objects::parse(&text) {
+        Ok(objects) => Ok((text, objects)),
+        Err(error) => Err(error.of(path.display())),
     };
-    let objects = match objects::read(path).and_then(parse) {
-        Ok(objects) => objects,
+    let (text, objects) = match objects::read(path).and_then(parse) {
+        Ok(read) => read,
         Err(error) => {
             found.texts.errors.push(error);
             return Contents::Ours;
         }
     };
+    let source = Source { path, text: &text, objects: objects.len(), places: OnceCell::new() };
     let (mut any, scalers) = (false, found.scalers.len());
     for (index, object) in objects.iter().enumerate() {
         if object["kind"].as_str().is_none_or(str::is_empty) {
-            let path = path.display();
             found.texts.errors.push(match is_configuration(object) {
                 true => {
+                    let path = path.display();
                     format!("{path}: this is a configuration: plimsoll check {path}, without -f")
                 }
                 false => {
                     let hint = objects::hint(std::slice::from_ref(object));
-                    format!("{path}: object {} has no kind{hint}", index + 1)
+                    format!("{}: object {} has no kind{hint}", source.place(index, ""), index + 1)
                 }
             });
             any = true;
         } else {
-            any |= check_object(object, context, found);
+            any |= check_object(&source, index, object, context, found);
         }
     }
     match (any, found.scalers.len() > scalers) {
@@ -113,8 +151,14 @@ fn is_configuration(object: &Value) -> bool {
     fields.any(|(field, _)| CONFIG_FIELDS.contains(&&**field))
 }
 
-/// Checks an object, and returns whether it is one of Plimsoll's, or meant to be.
-fn check_object(object: &Value, context: &Context<'_>, found: &mut Found) -> bool {
+/// Checks an object of a file, and returns whether it is one of Plimsoll's, or meant to be.
+fn check_object(
+    source: &Source<'_>,
+    index: usize,
+    object: &Value,
+    context: &Context<'_>,
+    found: &mut Found,
+) -> bool {
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
     let (kind, version) = (text(&object["kind"]), text(&object["apiVersion"]));
     let (own, name) = (text(&object["metadata"]["namespace"]), text(&object["metadata"]["name"]));
@@ -124,7 +168,7 @@ fn check_object(object: &Value, context: &Context<'_>, found: &mut Found) -> boo
     if known.is_none() && !version.starts_with("plimsoll.dev/") {
         return false;
     }
-    let about = format!("{} {namespace}/{name}", kind.to_lowercase());
+    let about = named(&kind.to_lowercase(), &namespace, &name);
     let mut texts = Texts::default();
     match known.filter(|known| *known == kind) {
         None => {
@@ -137,9 +181,13 @@ fn check_object(object: &Value, context: &Context<'_>, found: &mut Found) -> boo
         Some(known) => {
             identity(&version, &name, &namespace, context, &mut texts);
             let identity = (kind.clone(), namespace.clone(), name.clone());
-            if !name.is_empty() && !found.names.insert(identity) {
-                let text = "metadata.name: an object before it has the same kind, namespace and name, and kubectl would apply the last: rename or delete one";
-                texts.errors.push(text.to_owned());
+            if !name.is_empty()
+                && let Some(before) = found.names.insert(identity, source.path.to_owned())
+            {
+                let before = before.display();
+                texts.errors.push(format!(
+                    "metadata.name: an object before it, in {before}, has the same kind, namespace and name, and kubectl would apply the last: rename or delete one"
+                ));
             }
             let faults = check_schema::check(known, object);
             let is_readable = faults.invalid.is_empty();
@@ -164,14 +212,14 @@ fn check_object(object: &Value, context: &Context<'_>, found: &mut Found) -> boo
                     Ok(spec) => {
                         check_metric_rule::check(&spec, &namespace, context, &mut texts);
                         if texts.errors.is_empty() {
-                            found.metric_rules.push(about.clone());
+                            found.metric_rules.push((namespace, about.clone()));
                         }
                     }
                 },
             }
         }
     }
-    let of_object = |text: String| format!("{about}: {text}");
+    let of_object = |text: String| format!("{}: {about}: {text}", source.place(index, &text));
     found.texts.errors.extend(texts.errors.into_iter().map(of_object));
     found.texts.warnings.extend(texts.warnings.into_iter().map(of_object));
     true
@@ -207,15 +255,7 @@ pub mod tests {
     /// The same, each in a file of its own.
     fn checked_files(documents: &[&str]) -> Found {
         let config = Config::default();
-        let context = Context {
-            required: None,
-            default: "",
-            queries: &config.pod_queries,
-            config: None,
-            scrape_interval: Duration::from_secs(30),
-            // 2026-11-25T00:00:00Z
-            now: 1_795_564_800_000,
-        };
+        let context = context(&config);
         let written = |text: &&str| {
             let file = tempfile::NamedTempFile::new().expect("a file");
             std::fs::write(file.path(), text).expect("it is written");
@@ -225,14 +265,26 @@ pub mod tests {
         check(files.iter().map(|file| file.path()), &context)
     }
 
+    fn context(config: &Config) -> Context<'_> {
+        Context {
+            required: None,
+            default: "",
+            queries: &config.pod_queries,
+            config: None,
+            scrape_interval: Duration::from_secs(30),
+            // 2026-11-25T00:00:00Z
+            now: 1_795_564_800_000,
+        }
+    }
+
     fn object(version: &str, kind: &str, metadata: &str, spec: &str) -> String {
         format!(
             "---\napiVersion: {version}\nkind: {kind}\nmetadata: {{{metadata}}}\nspec: {{{spec}}}\n"
         )
     }
 
-    const SCALE: &str =
-        "scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3";
+    const SCALE: &str = "scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3, \
+        resourceMetrics: [{resourceName: cpu, averageUtilization: 60}]";
     const RULE: &str = "seriesQuery: x, metricsQuery: '<<.Series>>{<<.LabelMatchers>>}'";
 
     #[test]
@@ -268,7 +320,54 @@ pub mod tests {
         assert!(checked(&(one.clone() + &other + &rule)).texts.errors.is_empty());
         let errors = checked(&(one.clone() + &other + &one)).texts.errors;
         assert!(errors.len() == 1, "{errors:?}");
-        assert!(errors[0].starts_with("autoscaler shop/web: metadata.name: an object before it"));
+        let file = errors[0].split(':').next().expect("a file");
+        let expected = format!(
+            "{file}:14:18: autoscaler shop/web: metadata.name: an object before it, in {file}, has"
+        );
+        assert!(errors[0].starts_with(&expected), "{errors:?}");
+    }
+
+    #[test]
+    fn an_error_names_file_line_and_column() {
+        let text = object("plimsoll.dev/v1alpha1", "Autoscaler", "name: web", SCALE);
+        let items = "kind: List\nitems:\n- apiVersion: plimsoll.dev/v1alpha1\n  kind: Autoscaler\n  metadata: {name: api}\n  spec:\n    maxReplicas: many\n";
+        for (text, expected) in [
+            (text.replace("maxReplicas: 3", "maxReplicas: x"), ":5:"),
+            (
+                format!("{text}---\n{items}    scaleTargetRef: {{name: web}}\n"),
+                ":13:18: autoscaler api: spec.maxReplicas: ",
+            ),
+            (format!("{text}---\nmetadata: {{}}\n"), ":7:1: object 2 has no kind"),
+            (text.replace("{name: web}", "{name: [web}"), ":4:"),
+        ] {
+            let errors = checked(&text).texts.errors;
+            assert!(errors.iter().any(|error| error.contains(expected)), "{expected}: {errors:?}");
+        }
+    }
+
+    #[test]
+    fn a_folder_is_checked_as_its_files_together() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let write = |name: &str, text: &str| {
+            std::fs::write(folder.path().join(name), text).expect("it is written");
+        };
+        let config = Config::default();
+        let context = context(&config);
+        let check = || check(std::iter::once(folder.path()), &context);
+        write("deployment.yaml", "apiVersion: apps/v1\nkind: Deployment\n");
+        let errors = check().texts.errors;
+        assert!(
+            errors.len() == 1 && errors[0].contains("no Autoscaler or MetricRule"),
+            "{errors:?}"
+        );
+        write("web.yaml", &object("plimsoll.dev/v1alpha1", "Autoscaler", "name: web", SCALE));
+        let found = check();
+        assert_eq!(
+            (found.texts.errors.len(), found.autoscalers.len()),
+            (0, 1),
+            "{:?}",
+            found.texts
+        );
     }
 
     #[test]
@@ -318,7 +417,7 @@ pub mod tests {
                 "MetricRule",
                 "namespace: shop",
                 RULE,
-                Some("metricrule shop/: metadata.name: missing"),
+                Some("metricrule: metadata.name: missing"),
             ),
             (
                 ours,

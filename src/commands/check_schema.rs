@@ -3,6 +3,7 @@
 
 use crate::crd::{custom_resource_definition, metric_rule_definition};
 use crate::nearest::nearest;
+use jiff::Timestamp;
 use regex::Regex;
 use serde_json::{Value, json};
 use std::fmt;
@@ -130,6 +131,10 @@ fn walk(schema: &Value, value: &Value, path: &str, faults: &mut Faults) {
         Value::String(text) => {
             let length = text.chars().count() as f64;
             bounds(schema, ["minLength", "maxLength"], length, " characters").map(&mut wrong);
+            if schema["format"] == "date-time" && text.parse::<Timestamp>().is_err() {
+                let value = shown(value);
+                wrong(format!("{value}: expected a time as in RFC 3339: 2026-11-27T06:00:00Z"));
+            }
             let pattern = schema["pattern"].as_str().and_then(|text| Regex::new(text).ok());
             if let Some(pattern) = pattern.filter(|pattern| !pattern.is_match(text)) {
                 let is_positive = schema["minimum"].as_f64().is_some_and(|least| least > 0.0);
@@ -197,7 +202,13 @@ fn fields(schema: &Value, object: &Value, path: &str, faults: &mut Faults) {
             (None, false) => {
                 let known = properties.as_object().into_iter().flatten();
                 let known: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
-                let nearest = nearest(name, known.iter().map(|&known| known.to_owned()));
+                // It may stand under the wrong one.
+                let within = known.iter().find_map(|known| {
+                    let inner = properties[known]["properties"].get(name);
+                    inner.map(|_| format!("{known}.{name}"))
+                });
+                let nearest =
+                    within.or_else(|| nearest(name, known.iter().map(|&known| known.to_owned())));
                 let hint = nearest.map(|nearest| format!("; did you mean {nearest}?"));
                 let known = known.join(", ") + &hint.unwrap_or_default();
                 faults.unknown.push(Unknown { path, known });
@@ -224,6 +235,9 @@ impl fmt::Display for Unknown {
 
 fn bounds(schema: &Value, keys: [&str; 2], number: f64, unit: &str) -> Option<String> {
     let [least, most] = keys.map(|key| schema[key].as_f64());
+    let is_int32 = schema["format"] == "int32";
+    let least = least.or_else(|| is_int32.then_some(i32::MIN.into()));
+    let most = most.or_else(|| is_int32.then_some(i32::MAX.into()));
     match (least, most) {
         (Some(least), _) if number < least => {
             Some(format!("{number}{unit}: at least {least} expected"))
@@ -295,6 +309,19 @@ mod tests {
     }
 
     #[test]
+    fn a_field_that_stands_too_far_out_is_told_with_its_place() {
+        let spec = json!({"maxReplicas": 3, "scaleTargetRef":
+            {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}});
+        let object = json!({"spec": spec, "customMetrics": [], "name": "web"});
+        let unknown = check("Autoscaler", &object).unknown;
+        let texts: Vec<String> = unknown.iter().map(ToString::to_string).collect();
+        for meant in ["spec.customMetrics", "metadata.name"] {
+            let hint = format!("; did you mean {meant}?");
+            assert!(texts.iter().any(|text| text.ends_with(&hint)), "{texts:?}");
+        }
+    }
+
+    #[test]
     fn each_limit_of_the_schema_is_one_here() {
         let window = json!({"name": "a", "start": "0 8 * * *", "end": "0 9 * * *"});
         for (fields, expected) in [
@@ -302,6 +329,14 @@ mod tests {
             (json!({"maxReplicas": null}), "spec.maxReplicas: missing, and required"),
             (json!({"mode": "paused"}), "spec.mode: \"paused\": expected one of \"Active\""),
             (json!({"maxReplicas": 0}), "spec.maxReplicas: 0: at least 1 expected"),
+            (
+                json!({"maxReplicas": 99_999_999_999_i64}),
+                "spec.maxReplicas: 99999999999: at most 2147483647 expected",
+            ),
+            (
+                json!({"pause": {"until": "tomorrow"}}),
+                "spec.pause.until: \"tomorrow\": expected a time as in RFC 3339: 2026-11-27T06:00:00Z",
+            ),
             (json!({"pause": {"reason": "x".repeat(257)}}), "257 characters: at most 256 expected"),
             (
                 json!({"behavior": {"scaleUp": {"policies": []}}}),

@@ -7,6 +7,7 @@ mod check_autoscaler;
 mod check_cluster;
 mod check_context;
 mod check_files;
+mod check_hint;
 mod check_history;
 mod check_metric_rule;
 mod check_queries;

@@ -1,13 +1,12 @@
 //! The objects of YAML files.
 
-use crate::config::without_values;
 use crate::hpa::TargetRef;
 use crate::k8s::is_subdomain;
+use crate::yaml::{self, Place};
 use serde_json::Value;
-use serde_saphyr::budget::BudgetBreach;
-use serde_saphyr::{Budget, Error, Options, UserMessageFormatter};
+use std::fmt::Display;
 use std::io::Read;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// What to do with a template of Helm.
 pub const TEMPLATE: &str = "it is a template of Helm: give what `helm template CHART` prints";
@@ -17,79 +16,94 @@ pub const KUSTOMIZATION: &str =
 /// The begin of what a template has in place of a text.
 const PLACEHOLDER: &str = "{{";
 
+/// Why a text has no objects. Nothing of it is a value of the text, which may be a secret.
+#[derive(Debug, PartialEq)]
+pub struct ParseError {
+    at: Option<Place>,
+    what: String,
+    is_of_template: bool,
+}
+
+impl ParseError {
+    fn new(what: impl Into<String>) -> Self {
+        Self { at: None, what: what.into(), is_of_template: false }
+    }
+
+    /// The error behind the name of the file, and line and column if they are known.
+    pub fn of(&self, file: impl Display) -> String {
+        let at = self.at.map_or_else(String::new, |(line, column)| format!(":{line}:{column}"));
+        let hint = if self.is_of_template { format!("; {TEMPLATE}") } else { String::new() };
+        format!("{file}{at}: {}{hint}", self.what)
+    }
+
+    /// Whether the text is a template of Helm.
+    pub fn is_of_template(&self) -> bool {
+        self.is_of_template
+    }
+}
+
 /// The text of a file, or of the standard input for `-`.
 ///
 /// # Errors
 /// If it can't be read; the text begins with the path.
 pub fn read(path: &Path) -> Result<String, String> {
-    let mut text = String::new();
+    let mut bytes = Vec::new();
     let read = match path.as_os_str() == "-" {
-        true => std::io::stdin().read_to_string(&mut text),
-        false => std::fs::File::open(path).and_then(|mut file| file.read_to_string(&mut text)),
+        true => std::io::stdin().read_to_end(&mut bytes),
+        false => std::fs::File::open(path).and_then(|mut file| file.read_to_end(&mut bytes)),
     };
-    read.map_err(|error| format!("{}: {error}", path.display()))?;
-    Ok(text)
+    let text = read.and_then(|_| yaml::utf8(bytes));
+    text.map_err(|error| format!("{}: {error}", path.display()))
+}
+
+/// The files of a folder that kubectl takes for objects, by name; the path itself if it is no folder.
+///
+/// # Errors
+/// If there are none, or the folder can't be read; the text begins with the path.
+pub fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
+    const ENDINGS: [&str; 3] = ["yaml", "yml", "json"];
+    if !path.is_dir() {
+        return Ok(vec![path.to_owned()]);
+    }
+    let entries = std::fs::read_dir(path)
+        .and_then(|entries| entries.collect::<std::io::Result<Vec<_>>>())
+        .map_err(|error| format!("{}: {error}", path.display()))?;
+    let is_meant = |path: &PathBuf| {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        ending.is_some_and(|ending| ENDINGS.contains(&ending)) && !path.is_dir()
+    };
+    let mut files: Vec<PathBuf> =
+        entries.iter().map(std::fs::DirEntry::path).filter(is_meant).collect();
+    files.sort();
+    match files.is_empty() {
+        true => Err(format!("{}: no .yaml, .yml or .json file is in it", path.display())),
+        false => Ok(files),
+    }
 }
 
 /// The objects of a YAML text, which may have several documents and lists.
 ///
 /// # Errors
-/// If it is not YAML, or there is something else where an object was expected. The error has no value of the text, which
-/// may be a secret.
-pub fn parse(text: &str) -> Result<Vec<Value>, String> {
+/// If it is not YAML, or there is something else where an object was expected.
+pub fn parse(text: &str) -> Result<Vec<Value>, ParseError> {
     let documents: Vec<Option<Value>> =
-        serde_saphyr::from_multiple_with_options(text, options(text.len())).map_err(|error| {
-            let what = without_values(&told(&error));
-            if text.contains(PLACEHOLDER) { format!("{what}; {TEMPLATE}") } else { what }
-        })?;
+        serde_saphyr::from_multiple_with_options(text, yaml::options(text.len())).map_err(
+            |error| ParseError {
+                at: error.location().map(|at| (at.line(), at.column())),
+                what: yaml::described(&error),
+                is_of_template: text.contains(PLACEHOLDER),
+            },
+        )?;
     if documents.iter().flatten().any(Value::is_array) {
-        return Err("a document is a list, where an object was expected: write --- between objects, or put them under items of one with kind: List".to_owned());
+        return Err(ParseError::new(
+            "a document is a list, where an object was expected: write --- between objects, or put them under items of one with kind: List",
+        ));
     }
     let mut objects = Vec::new();
     for document in documents.into_iter().flatten() {
         flatten(document, &mut objects)?;
     }
     Ok(objects)
-}
-
-/// The limits of a text of so many bytes, which bound what its aliases stand for.
-fn options(size: usize) -> Options {
-    let usual = Budget::default();
-    serde_saphyr::options! {
-        with_snippet: false,
-        budget: serde_saphyr::budget! {
-            max_documents: usual.max_documents.max(size),
-            max_events: usual.max_events.max(4 * size),
-            max_nodes: usual.max_nodes.max(size),
-            max_total_scalar_bytes: usual.max_total_scalar_bytes.max(size),
-        },
-    }
-}
-
-/// What is wrong, without the lines around it.
-fn told(error: &Error) -> String {
-    let at = error.location().map_or(String::new(), |at| format!(" at line {}", at.line()));
-    match innermost(error) {
-        Error::Budget { breach: BudgetBreach::Depth { depth }, .. } => {
-            format!("maps and lists are {depth} deep in each other{at}: fewer were expected")
-        }
-        Error::Budget { .. }
-        | Error::AliasReplayLimitExceeded { .. }
-        | Error::AliasReplayStackDepthExceeded { .. } => {
-            format!(
-                "aliases (*NAME) stand for too much{at}: write out what they stand for, or split the text"
-            )
-        }
-        _ => error.render_with_formatter(&UserMessageFormatter),
-    }
-}
-
-/// The error of what an alias stands for, or the error itself.
-fn innermost(error: &Error) -> &Error {
-    match error {
-        Error::AliasError { error, .. } => innermost(error),
-        error => error,
-    }
 }
 
 /// Whether it is a template whose fields are still to be filled in.
@@ -154,12 +168,12 @@ pub fn target(object: &Value) -> Option<TargetRef> {
 
 /// Adds an object, or those of a list. What a list of one kind has need not say what it is, as
 /// `kubectl get --raw` prints it.
-fn flatten(mut object: Value, objects: &mut Vec<Value>) -> Result<(), String> {
+fn flatten(mut object: Value, objects: &mut Vec<Value>) -> Result<(), ParseError> {
     let [version, kind] = ["/apiVersion", "/kind"].map(|path| text(&object, path).to_owned());
     let has_items = object.get("items").is_some();
     let Some(of_items) = kind.strip_suffix("List").filter(|_| has_items) else {
         if has_items && kind.eq_ignore_ascii_case("List") {
-            return Err(format!("kind: {kind:?}: expected List"));
+            return Err(ParseError::new(format!("kind: {kind:?}: expected List")));
         }
         objects.push(object);
         return Ok(());
@@ -167,7 +181,7 @@ fn flatten(mut object: Value, objects: &mut Vec<Value>) -> Result<(), String> {
     let items = match object["items"].take() {
         Value::Array(items) => items,
         Value::Null => Vec::new(),
-        _ => return Err(format!("{kind}: items: expected array")),
+        _ => return Err(ParseError::new(format!("{kind}: items: expected array"))),
     };
     for mut item in items {
         if let Some(fields) = item.as_object_mut().filter(|_| !of_items.is_empty()) {
@@ -185,7 +199,7 @@ mod tests {
     use super::*;
 
     fn error(text: &str) -> String {
-        parse(text).expect_err("an error")
+        parse(text).expect_err("an error").of("a.yaml")
     }
 
     #[test]
@@ -212,14 +226,11 @@ mod tests {
             Ok(vec![named("HorizontalPodAutoscaler", "autoscaling/v2"), named("Pod", "v1")])
         );
         assert_eq!((of("items: []"), of("items: null")), (Ok(vec![]), Ok(vec![])));
-        let error = of("items: {a: {metadata: {name: a}}}").expect_err("no list");
-        assert_eq!(error, "HorizontalPodAutoscalerList: items: expected array");
+        let no_list = of("items: {a: {metadata: {name: a}}}").expect_err("no list").of("a");
+        assert_eq!(no_list, "a: HorizontalPodAutoscalerList: items: expected array");
         let of_any = parse("{apiVersion: v1, kind: List, items: [{metadata: {name: a}}]}");
         assert_eq!(of_any.map(|all| all[0].get("kind").is_none()), Ok(true));
-        assert_eq!(
-            parse("{kind: list, items: []}"),
-            Err("kind: \"list\": expected List".to_owned())
-        );
+        assert_eq!(error("{kind: list, items: []}"), "a.yaml: kind: \"list\": expected List");
     }
 
     /// Whoever reads the objects of a cluster keeps the errors in a log.
@@ -234,8 +245,32 @@ mod tests {
             "s3cr3t: *s3cr3t\n",
         ] {
             let error = error(text);
-            assert!(!error.contains("s3cr3t") && error.contains("line "), "{error}");
+            assert!(!error.contains("s3cr3t"), "{error}");
+            assert!(error.starts_with("a.yaml:") && !error.starts_with("a.yaml: "), "{error}");
         }
+    }
+
+    #[test]
+    fn a_file_that_is_not_utf_8_is_told_with_what_to_do() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), b"kind: Pod\nname: \xfc\n").expect("it is written");
+        let error = read(file.path()).expect_err("an error");
+        assert!(error.ends_with(": line 2 is not UTF-8: save the file as UTF-8"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_stands_for_its_files_as_kubectl_takes_them() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = |name: &str| folder.path().join(name);
+        let error = files(folder.path()).expect_err("an error");
+        assert!(error.contains("no .yaml, .yml or .json file"), "{error}");
+        for name in ["b.yaml", "a.yml", "c.json", "README.md"] {
+            std::fs::write(path(name), "").expect("it is written");
+        }
+        std::fs::create_dir(path("more.yaml")).expect("a folder");
+        let expected = ["a.yml", "b.yaml", "c.json"].map(path);
+        assert_eq!(files(folder.path()), Ok(expected.to_vec()));
+        assert_eq!(files(&path("a.yml")), Ok(vec![path("a.yml")]));
     }
 
     #[test]
@@ -252,14 +287,11 @@ mod tests {
             bomb += &format!("a{n}: &a{n} [{}]\n", vec![format!("*a{}", n - 1); 10].join(", "));
         }
         let deep: String = (0..100).map(|n| "  ".repeat(n) + "a:\n").collect();
-        assert_eq!(
-            error(&bomb),
-            "aliases (*NAME) stand for too much at line 6: write out what they stand for, or split the text"
-        );
-        assert_eq!(
-            error(&deep),
-            "maps and lists are 65 deep in each other at line 65: fewer were expected"
-        );
+        let (bomb, deep) = (error(&bomb), error(&deep));
+        let expected = ": aliases (*NAME) stand for too much: write out what they stand for, or split the text";
+        assert!(bomb.starts_with("a.yaml:6:") && bomb.ends_with(expected), "{bomb}");
+        let expected = ": maps and lists are 65 deep in each other: fewer were expected";
+        assert!(deep.starts_with("a.yaml:65:") && deep.ends_with(expected), "{deep}");
     }
 
     #[test]

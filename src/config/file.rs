@@ -1,13 +1,13 @@
 //! The configuration file.
 
+use super::forward::{RawForwardTarget, forward_target};
 use super::rules::{self, RawBackend, RawResourceRules, prometheus_duration};
-use super::syntax;
 use super::window::{LONGEST, counter_query};
-use crate::prometheus::Pem;
 use crate::promql::query::PodQueries;
 use crate::promql::template::Template;
 use crate::rules::{FieldError, RawRule, RuleSet, compile};
-use crate::serve::{ApiGroup, ForwardOptions, ForwardTarget, ForwardTargets};
+use crate::serve::ForwardTargets;
+use crate::yaml::{self, Places};
 use serde::Deserialize;
 use serde_saphyr::Spanned;
 use std::collections::BTreeMap;
@@ -158,28 +158,33 @@ impl Config {
     /// # Errors
     /// If it can't be read or is invalid. The error names file, line and field.
     pub fn read(path: &Path) -> Result<Self, ConfigError> {
-        let text = std::fs::read_to_string(path)
+        let text = std::fs::read(path)
+            .and_then(yaml::utf8)
             .map_err(|error| ConfigError::Read { path: path.to_owned(), error })?;
         Self::parse(path, &text)
     }
 
-    fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+    /// Reads the text of a file.
+    ///
+    /// # Errors
+    /// If it is invalid, as [`Config::read`] has it.
+    pub fn parse(path: &Path, text: &str) -> Result<Self, ConfigError> {
+        let mut options = yaml::options(text.len());
+        options.with_snippet = true;
         // A file of only comments is an empty configuration.
         let file: Option<File> =
-            serde_saphyr::from_str(text).map_err(|error| ConfigError::Syntax {
-                place: format!("{}{}", path.display(), syntax::position(&error)),
-                error: syntax::described(&error),
-                excerpt: syntax::excerpt(&error),
+            serde_saphyr::from_str_with_options(text, options).map_err(|error| {
+                ConfigError::Syntax {
+                    place: format!("{}{}", path.display(), yaml::position(&error)),
+                    error: yaml::described_in(text, &error),
+                    excerpt: yaml::excerpt(&error),
+                }
             })?;
         let file = file.unwrap_or_default();
-        let config_error = |FieldError { at, field, error }| match at {
-            Some((line, column)) => {
-                ConfigError::Value { path: path.to_owned(), line, column, field, error }
-            }
-            None => {
-                let (place, error) = (path.display().to_string(), format!("{field}: {error}"));
-                ConfigError::Syntax { place, error, excerpt: String::new() }
-            }
+        let config_error = |FieldError { at, field, error }| {
+            let found = || Places::of_documents(text).first()?.of(&field);
+            let (line, column) = at.or_else(found).unwrap_or((1, 1));
+            ConfigError::Value { path: path.to_owned(), line, column, field, error }
         };
         let (text_hash, is_empty) = (text_hash(text.as_bytes()), file.is_empty());
         let mut config = Self { text_hash, is_empty, ..Self::default() };
@@ -208,39 +213,6 @@ impl Config {
             .map_err(config_error)?;
         Ok(config)
     }
-}
-
-/// An adapter that requests are forwarded to.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct RawForwardTarget {
-    url: Spanned<String>,
-    #[serde(default)]
-    ca_file: Option<PathBuf>,
-    #[serde(default, rename = "insecureSkipTLSVerify")]
-    insecure_skip_tls_verify: bool,
-    #[serde(default)]
-    token_file: Option<PathBuf>,
-}
-
-fn forward_target(
-    group: &str,
-    raw: RawForwardTarget,
-) -> Result<(ApiGroup, ForwardTarget), FieldError> {
-    let path = format!("passOn.{group}");
-    let wrong = |error: String| FieldError::of(&raw.url, path.clone(), error);
-    let known = [ApiGroup::Custom, ApiGroup::External];
-    let group = known.into_iter().find(|known| known.as_str() == group).ok_or_else(|| {
-        wrong(format!("{} or {} was expected", known[0].as_str(), known[1].as_str()))
-    })?;
-    let roots = raw.ca_file.as_ref().map(|file| Pem::read("caFile", file)).transpose();
-    let target = ForwardTarget::new(ForwardOptions {
-        url: raw.url.value.clone(),
-        roots: roots.map_err(|error| wrong(error.to_string()))?,
-        insecure_skip_tls_verify: raw.insecure_skip_tls_verify,
-        token_file: raw.token_file.clone(),
-    });
-    Ok((group, target.map_err(wrong)?))
 }
 
 /// Sets the window of counters' rates; whether it follows Prometheus.
@@ -347,8 +319,16 @@ mod tests {
 
     #[test]
     fn the_sample_configuration_is_the_default() {
-        let path = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/config/plimsoll.yaml"));
-        assert_eq!(Config::read(path).unwrap().pod_queries, Config::default().pod_queries);
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/config/plimsoll.yaml");
+        let text = std::fs::read_to_string(path).unwrap();
+        assert_eq!(parse(&text).unwrap().pod_queries, Config::default().pod_queries);
+        // Each field that it has as a comment can be taken as it is.
+        for field in ["counterQuery: ", "counterWindow: "] {
+            let given = text.replace(&format!("# {field}"), field);
+            let config = parse(&given).unwrap();
+            assert!(given != text && config.auto_window == (field == "counterWindow: "));
+            assert_eq!(config.pod_queries, Config::default().pod_queries);
+        }
     }
 
     #[test]
@@ -425,9 +405,34 @@ mod tests {
             ("podMetrics: [\n", ["plimsoll.yaml:1:13: ", "fields were expected", ""]),
             (
                 "podMetrics:\n  sharedNamespaces: infra\n",
-                ["plimsoll.yaml:2:21: ", "a list was expected", ""],
+                ["plimsoll.yaml:2:21: ", "podMetrics.sharedNamespaces: a list was expected", ""],
             ),
-            ("podMetrics: [a]\n", ["plimsoll.yaml:1:13: ", "fields were expected", ""]),
+            ("podMetrics: [a]\n", ["plimsoll.yaml:1:13: ", "podMetrics: fields were expected", ""]),
+            (
+                "podMetrics:\n  sharedNamespaces: [infra, null]\n",
+                ["plimsoll.yaml:2:29: ", "podMetrics.sharedNamespaces[1]: a text", "not null"],
+            ),
+            (
+                "podMetrics:\n  podLabel: a\n  podLabel: b\n",
+                ["plimsoll.yaml:3:3: ", "field `podLabel` is there twice", ""],
+            ),
+            (
+                "podMetrics: {}\n---\nrules: []\n",
+                ["plimsoll.yaml:3:1: ", "one document was expected, and there is another", ""],
+            ),
+            ("podMetrics: *a\n", ["plimsoll.yaml:1:13: ", "no anchor (&NAME)", ""]),
+            (
+                "rules:\n- seriesQuery: x\n  resources: {namespaced: \"flase\"}\n",
+                ["plimsoll.yaml:3:27: ", "rules[0].resources.namespaced: true or false", ""],
+            ),
+            (
+                "passOn:\n  custom.metrics.k8s.io: {caFile: a}\n",
+                ["plimsoll.yaml:2:", "field `url` is missing", ""],
+            ),
+            (
+                "rules:\n- seriesQuery: a\n  metricsQuery: b\n  backend: thanos\n",
+                ["plimsoll.yaml:4:12: ", "rules[0].backend: ", "not among the backends"],
+            ),
             (
                 "backends:\n  a:\n    url: thanos:9090\n",
                 ["plimsoll.yaml:3:", ": backends.a.url: ", "http:// or https:// is missing"],
@@ -454,7 +459,7 @@ mod tests {
             ),
             (
                 "rules:\n- seriesQuery: a\n  metricsQuery: b\n  seriesFilters: [{is: a, isNot: b}]\n",
-                ["plimsoll.yaml", "rules[0].seriesFilters[0]", "not both"],
+                ["plimsoll.yaml:4:", "rules[0].seriesFilters[0]", "not both"],
             ),
             (
                 "resourceRules:\n  window: 5x\n  cpu: {}\n",

@@ -4,9 +4,9 @@ mod adapter_flags;
 mod command_line;
 mod file;
 mod flags;
+mod forward;
 mod live;
 mod rules;
-mod syntax;
 mod window;
 
 pub use adapter_flags::{IgnoredFlag, normalize_command, take_ignored};
@@ -21,5 +21,4 @@ pub use flags::{
     above_zero,
 };
 pub use live::LiveConfig;
-pub use syntax::without_values;
 pub use window::{counter_query, of as window_of};

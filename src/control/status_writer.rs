@@ -70,8 +70,8 @@ enum WriteOutcome {
 const MAX_WRITES_IN_FLIGHT: usize = 16;
 /// The mean time between the starts of two writes, while many are pending: 250 per second.
 const WRITE_INTERVAL: Duration = Duration::from_millis(4);
-/// How late a write may start so that the next ones make up for it.
-const MAX_CATCH_UP: Duration = Duration::from_millis(40);
+/// How late a write may start so that the next ones make up for it: where the API server is busy, many are late.
+const MAX_CATCH_UP: Duration = Duration::from_secs(1);
 /// How long statuses wait for evaluations at most: from when the first waits until all are written, and from when evaluations
 /// wait until they don't.
 const MAX_HOLD: Duration = Duration::from_secs(10);
@@ -191,12 +191,17 @@ impl StatusWriter {
     /// Writes pending statuses, forever.
     pub async fn run(&self) {
         let mut writes = FuturesUnordered::new();
-        let (mut next, mut failures) = (Instant::now(), 0);
+        let (mut next, mut failures, mut was_ready) = (Instant::now(), 0, false);
         loop {
             // While the API server is unavailable, one write at a time probes it.
             let max_in_flight = if failures > 0 { 1 } else { MAX_WRITES_IN_FLIGHT };
             let (ready, retry) = self.queue().poll(Instant::now());
             let begin = ready && writes.len() < max_in_flight;
+            if ready && !was_ready {
+                // Nothing was late before.
+                next = next.max(Instant::now());
+            }
+            was_ready = ready;
             let retry = retry.unwrap_or_else(|| Instant::now() + MAX_REJECTED_BACKOFF);
             tokio::select! {
                 Some(outcome) = writes.next() => {

@@ -52,10 +52,7 @@ impl Content {
             self.place = place.ok().and_then(Result::ok);
             self.waited = Some(asked.elapsed());
         }
-        // Grows by a quarter: the reservation allows for at most the body again.
-        if self.bytes.capacity() - self.bytes.len() < part.len() {
-            self.bytes.reserve_exact(part.len().max(self.bytes.len() / 4));
-        }
+        // It grows by doubling, which the reservation allows for: less is copied, and what is not written takes no memory.
         self.bytes.extend_from_slice(part);
     }
 }

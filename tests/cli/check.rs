@@ -4,12 +4,17 @@ use super::plimsoll;
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpListener;
 
+/// A configuration without rules.
+const NO_RULES: &str = "podMetrics: {}\n";
+
+/// Runs it on a configuration, which its output calls FILE.
 fn checked(config: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), config).unwrap();
     let path = file.path().to_str().unwrap();
     let output = plimsoll(&[&["check", path], arguments].concat());
-    (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    let text = String::from_utf8(output.stdout).unwrap();
+    (output.status.code(), text.replace(path, "FILE"))
 }
 
 #[test]
@@ -103,8 +108,8 @@ fn check_says_what_was_checked_and_what_was_not() {
     let (code, text) = check_objects(&both, &[UNREACHABLE]);
     assert_eq!(code, Some(0), "{text}");
     for expected in [
-        "not checked: autoscaler /web: spec.customMetrics[0].metricName: when its query was empty: it has no namespace",
-        "not checked: metricrule /requests: whether Prometheus has its series",
+        "not checked: autoscaler web: spec.customMetrics[0].metricName: when its query was empty: it has no namespace",
+        "not checked: metricrule requests: whether Prometheus has its series",
     ] {
         assert!(text.contains(expected), "{text}");
     }
@@ -194,13 +199,23 @@ fn check_warns_of_a_metric_that_no_rule_of_the_configuration_gives() {
     let metric_rule = METRIC_RULE.replace("name: requests", "name: requests, namespace: shop");
     for (config, metric, more, expected) in [
         (
-            "".to_owned(),
+            NO_RULES.to_owned(),
             &external,
             "",
             Some("external.metric.name: no rule of externalRules gives \"queue\""),
         ),
-        ("".to_owned(), &pods, "", Some("pods.metric.name: no rule of rules gives \"queue\"")),
-        ("".to_owned(), &object, "", Some("object.metric.name: no rule of rules gives \"queue\"")),
+        (
+            NO_RULES.to_owned(),
+            &pods,
+            "",
+            Some("pods.metric.name: no rule of rules gives \"queue\""),
+        ),
+        (
+            NO_RULES.to_owned(),
+            &object,
+            "",
+            Some("object.metric.name: no rule of rules gives \"queue\""),
+        ),
         (rule("rules", "queue", "{}"), &external, "", Some("no rule of externalRules")),
         (
             rule("externalRules", "jobs{a=\"b\"}", "{}"),
@@ -226,7 +241,7 @@ fn check_warns_of_a_metric_that_no_rule_of_the_configuration_gives() {
         (rule("rules", "{a=\"b\"}", "{matches: ^(.*)_total$, as: 'que${1}'}"), &object, "", None),
         // Another adapter may, and a MetricRule.
         (pass_on, &external, "", None),
-        ("".to_owned(), &pods, &*metric_rule, None),
+        (NO_RULES.to_owned(), &pods, &*metric_rule, None),
     ] {
         let file = tempfile::NamedTempFile::new().unwrap();
         let autoscaler =
@@ -251,8 +266,8 @@ fn check_warns_of_a_metric_that_no_rule_of_the_configuration_gives() {
 fn check_hints_at_what_to_do_with_a_kubernetes_object() {
     for (kind, expected) in [
         ("ConfigMap", "jsonpath='{.data.config\\.yaml}'"),
-        ("Autoscaler", "plimsoll check -f FILE"),
-        ("MetricRule", "plimsoll check -f FILE"),
+        ("Autoscaler", "check it with `plimsoll check -f"),
+        ("MetricRule", "check it with `plimsoll check -f"),
     ] {
         let (code, text) =
             checked(&format!("apiVersion: v1\nkind: {kind}\ndata: {{config.yaml: x}}\n"), &[]);
@@ -268,24 +283,27 @@ fn check_tells_what_a_configuration_lacks_and_a_configuration_from_objects() {
         "resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}";
     let query = "metricsQuery: 'sum(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)'";
     for (config, expected, code) in [
-        (rule(resources), "error: rules[0].metricsQuery is missing\n1 error\n", 1),
+        (rule(resources), "error: FILE:2:3: rules[0].metricsQuery is missing\n1 error\n", 1),
         (
             rule(query),
-            "warning: rules[0].resources: none, so that no label names an object, and no metric is exposed\nthe configuration is valid\n",
+            "warning: FILE:2:3: rules[0].resources: none, so that no label names an object, and no metric is exposed\nthe configuration is valid\n",
             0,
         ),
         (
             rule(&format!(
                 "{resources}, {query}, name: {{matches: ^(.*)_total$, as: $1_per_second}}"
             )),
-            "error: rules[0].name.as: \"$1_per_second\": matches has no group 1_per_second: write ${1}_per_second\n1 error\n",
+            "error: FILE:2:208: rules[0].name.as: \"$1_per_second\": matches has no group 1_per_second: write ${1}_per_second\n1 error\n",
             1,
         ),
     ] {
         assert_eq!(checked(&config, &[]), (Some(code), expected.to_owned()), "{config}");
     }
     let usage = "resourceRules:\n  cpu: {containerQuery: a, nodeQuery: b, resources: {template: <<.Resource>>}}\n";
-    assert_eq!(checked(usage, &[]).1, "error: resourceRules.memory is missing\n1 error\n");
+    assert_eq!(
+        checked(usage, &[]).1,
+        "error: FILE:2:3: resourceRules.memory is missing\n1 error\n"
+    );
     let (code, text) = checked("backends: {global: {url: 'thanos:9090'}}\n", &[]);
     assert_eq!(code, Some(1), "{text}");
     assert!(text.contains(": backends.global.url: http:// or https:// is missing"), "{text}");
@@ -310,7 +328,7 @@ fn check_tells_what_a_configuration_lacks_and_a_configuration_from_objects() {
 fn check_contacts_a_prometheus_whenever_one_is_given() {
     // Nothing listens on port 1.
     for (config, expected) in [
-        ("", "--prometheus-url: "),
+        (NO_RULES, "--prometheus-url: "),
         ("podMetrics: {podLabel: pod}\n", "--prometheus-url: "),
         ("backends: {a: {url: 'http://127.0.0.1:1'}}\n", "backends.a: "),
     ] {
@@ -320,6 +338,68 @@ fn check_contacts_a_prometheus_whenever_one_is_given() {
     }
     // It authenticates as the server does.
     let flags = ["--prometheus-url=http://127.0.0.1:1", "--prometheus-token-file=/nowhere/token"];
-    let (code, _) = checked("", &flags);
+    let (code, text) = checked(NO_RULES, &flags);
     assert_eq!(code, Some(1));
+    assert!(text.contains("/nowhere/token"), "{text}");
+}
+
+#[test]
+fn check_refuses_a_file_without_any_field_as_a_running_server_does() {
+    for config in ["", "# nothing\n", "podMetrics:\n"] {
+        let (code, text) = checked(config, &[]);
+        assert_eq!(code, Some(1), "{text}");
+        let expected =
+            "error: FILE: there is nothing in it, which may be a mistake; `podMetrics: {}`";
+        assert!(text.starts_with(expected), "{text}");
+    }
+    assert_eq!(checked(NO_RULES, &[]).0, Some(0));
+}
+
+#[test]
+fn check_names_the_file_of_each_object() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let (a, b) = (path("a.yaml"), path("b.yaml"));
+    std::fs::write(&a, AUTOSCALER).unwrap();
+    std::fs::write(&b, AUTOSCALER.replace("maxReplicas: 3", "maxReplicas: x")).unwrap();
+    let folder = folder.path().display().to_string();
+    for arguments in [&["check", "-f", &a, "-f", &b][..], &["check", "-f", &folder]] {
+        let output = plimsoll(arguments);
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<&str> = text.lines().collect();
+        let [twice, wrong, count] = lines[..] else { panic!("{text}") };
+        assert_eq!(count, "2 errors");
+        let expected = format!(
+            "error: {b}:3:18: autoscaler web: metadata.name: an object before it, in {a}, has"
+        );
+        assert!(twice.starts_with(&expected), "{text}");
+        let expected = format!("error: {b}:4:");
+        assert!(wrong.starts_with(&expected), "{text}");
+        assert!(wrong.ends_with(": autoscaler web: spec.maxReplicas: \"x\": expected integer"));
+    }
+    // As a shell writes *.yaml.
+    let output = plimsoll(&["check", "-f", &a, &b]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("write -f before each file with objects, or -f FOLDER"), "{text}");
+    let output = plimsoll(&["check", "-f", &a, &b, &a]);
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(text.contains("tip: write -f before each file"), "{text}");
+}
+
+#[test]
+fn check_reads_a_configuration_from_standard_input() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "podMetrics: {podLable: pod}\n").unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"))
+        .args(["check", "-"])
+        .stdin(std::fs::File::open(file.path()).unwrap())
+        .output()
+        .unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.starts_with("error: -:1:14: unknown field `podLable`"), "{text}");
+    let (_, text) = checked(NO_RULES, &["-f", "-"]);
+    assert!(text.contains("-: no Autoscaler or MetricRule is in it"), "{text}");
+    let output = plimsoll(&["check", "-", "-f", "-"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("either CONFIG or a file of -f"), "{text}");
 }

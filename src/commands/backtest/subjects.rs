@@ -48,7 +48,7 @@ impl Subjects {
     pub fn read(files: &[PathBuf], flags: &RecordedFlags) -> Result<Self, String> {
         let read = |path: &PathBuf| {
             let objects = objects::parse(&objects::read(path)?);
-            let objects = objects.map_err(|error| format!("{}: {error}", path.display()))?;
+            let objects = objects.map_err(|error| error.of(path.display()))?;
             Ok((path.clone(), objects))
         };
         Self::of(&files.iter().map(read).collect::<Result<Vec<_>, String>>()?, flags)

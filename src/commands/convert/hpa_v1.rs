@@ -4,7 +4,7 @@
 //! Sources: `autoscaling/v1` of Kubernetes 1.36, and how kube-apiserver converts it.
 
 use super::fields::check_annotation;
-use crate::config::without_values;
+use crate::yaml::without_values;
 use serde_json::{Map, Value, json};
 
 const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";

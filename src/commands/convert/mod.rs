@@ -16,10 +16,11 @@ mod userinfo;
 mod zero;
 
 use super::check_schema::{self, Unknown};
-use super::objects::{self, KUSTOMIZATION, TEMPLATE};
+use super::objects::{self, KUSTOMIZATION, ParseError, TEMPLATE};
 use super::story::{is_unsafe, plain};
-use crate::config::{ConvertFlags, without_values};
+use crate::config::ConvertFlags;
 use crate::crd::{Autoscaler, AutoscalerSpec};
+use crate::yaml::without_values;
 pub(super) use conversion::DELETE_HPA;
 use conversion::{About, Conversion};
 use kube::Resource;
@@ -75,7 +76,7 @@ pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
     let mut converted = Converted { servers, namespace, ..Converted::default() };
     for path in &flags.files {
         let text = objects::read(path)?;
-        convert(&text, &mut converted).map_err(|error| format!("{}: {error}", path.display()))?;
+        convert(&text, &mut converted).map_err(|error| error.of(path.display()))?;
     }
     if converted.objects.is_empty() && converted.errors.is_empty() {
         let none = "no HorizontalPodAutoscaler (autoscaling/v1, v2), ScaledObject \
@@ -134,7 +135,7 @@ pub(super) fn convert_one(
 ///
 /// # Errors
 /// If it is not YAML.
-pub fn convert(text: &str, converted: &mut Converted) -> Result<(), String> {
+pub fn convert(text: &str, converted: &mut Converted) -> Result<(), ParseError> {
     for object in objects::parse(text)? {
         convert_object(&object, converted);
     }

@@ -11,7 +11,7 @@ use serde::de::DeserializeOwned;
 use std::fmt::Debug;
 
 /// The error of an object that could not be read. If there is none of the name, with what was probably meant: a namespace
-/// that there is, a name like it in the namespace, or that name in another one. `of_namespace` and `all` read its kind.
+/// that there is, that name in another one, or a name like it in the namespace. `of_namespace` and `all` read its kind.
 pub async fn with_hint<K>(
     error: OperateError,
     client: &Client,
@@ -27,13 +27,13 @@ where
     let missing = no_namespace(client, namespace).await;
     let mut hint = missing.map(|missing| format!("; {missing}")).unwrap_or_default();
     if hint.is_empty() {
+        hint = elsewhere(&all, name).await;
+    }
+    if hint.is_empty() {
         let params = ListParams::default();
         let listed = within(of_namespace.list_metadata(&params)).await;
         let names = listed.iter().flatten().map(ResourceExt::name_any);
         hint = nearest(name, names).map_or_else(String::new, |name| meant(&name));
-    }
-    if hint.is_empty() {
-        hint = elsewhere(&all, name).await;
     }
     OperateError::Refused(format!("{error}{hint}"))
 }
@@ -73,16 +73,19 @@ where
         [named @ .., _] if found.len() <= MAX_NAMED => {
             let last = found.last().map_or("", |last| last);
             format!(
-                "; there is one in {} and {}: -n NAMESPACE",
+                "; there is one each in {} and {}: -n NAMESPACE",
                 plain(&named.join(", ")),
                 plain(last)
             )
         }
-        _ => format!(
-            "; there is one in {} and {} others: -n NAMESPACE",
-            plain(&found[..MAX_NAMED].join(", ")),
-            found.len() - MAX_NAMED
-        ),
+        _ => {
+            let more = found.len() - MAX_NAMED;
+            format!(
+                "; there is one each in {} and {more} other{}: -n NAMESPACE",
+                plain(&found[..MAX_NAMED].join(", ")),
+                if more == 1 { "" } else { "s" }
+            )
+        }
     }
 }
 
@@ -107,9 +110,17 @@ mod tests {
                 (200, json!({"metadata": {"name": "shop"}}))
             }
             "GET /apis/plimsoll.dev/v1alpha1/namespaces/shop/autoscalers" => {
-                list(&[("shop", "web")])
+                list(&[("shop", "web"), ("shop", "api-2")])
             }
-            "GET /apis/plimsoll.dev/v1alpha1/autoscalers" => list(&[("shop", "web")]),
+            "GET /apis/plimsoll.dev/v1alpha1/autoscalers" => list(&[
+                ("shop", "web"),
+                ("a", "api"),
+                ("b", "api"),
+                ("a", "db"),
+                ("b", "db"),
+                ("c", "db"),
+                ("d", "db"),
+            ]),
             line if line.ends_with("/autoscalers") => list(&[]),
             _ => failure(404, "NotFound", "not found"),
         });
@@ -128,6 +139,9 @@ mod tests {
             ("shopp", "web", "; there is no namespace \"shopp\"; did you mean \"shop\"?"),
             ("other", "web", "; there is no namespace \"other\""),
             ("shop", "payments", "; nothing was written"),
+            ("shop", "api", "; there is one each in a and b: -n NAMESPACE"),
+            ("default", "api", "; there is one each in a and b: -n NAMESPACE"),
+            ("default", "db", "; there is one each in a, b, c and 1 other: -n NAMESPACE"),
         ] {
             let text = said(namespace, name).await;
             assert!(text.ends_with(expected), "{namespace}/{name}: {text}");

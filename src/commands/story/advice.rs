@@ -79,12 +79,12 @@ const ADVICE: &[Advice] = &[
     of(
         "FailedGetPodsMetric",
         WITHOUT_LABELS,
-        "Prometheus has no metric of this name, or query has such a name; it has no series in this namespace; the pods are not scraped; other label names than namespace and pod (podMetrics in the configuration)",
+        "Prometheus has no metric of this name, or query names one that it does not have; it has no series in this namespace; the pods are not scraped; other label names than namespace and pod (podMetrics in the configuration)",
     ),
     of(
         "FailedGetPodsMetric",
         "",
-        "Prometheus has no metric of this name, or query has such a name; no series has its labels in this namespace; the pods are not scraped; other label names than namespace and pod (podMetrics in the configuration)",
+        "Prometheus has no metric of this name, or query names one that it does not have; no series has its labels in this namespace; the pods are not scraped; other label names than namespace and pod (podMetrics in the configuration)",
     ),
     of(
         "FailedGetExternalMetric",

@@ -204,7 +204,7 @@ fn shown(text: &str) -> String {
 
 /// The present and the edited autoscaler.
 fn both(present: Value, edited: &str, flags: &RecordedFlags) -> Result<Subjects, String> {
-    let edited = objects::parse(edited).map_err(|error| format!("{EDITED}: {error}"))?;
+    let edited = objects::parse(edited).map_err(|error| error.of(EDITED))?;
     let files = [(PRESENT, vec![present]), (EDITED, edited)];
     let files = files.map(|(name, objects)| (PathBuf::from(name), objects));
     let subjects = Subjects::of(&files, flags)?;
@@ -307,7 +307,7 @@ mod tests {
         typo["spec"]["minReplica"] = json!(4);
         let two = format!("{}\n---\n{}", object("web", 2), object("web", 3));
         for (text, expected) in [
-            ("a: [".to_owned(), "edited: "),
+            ("a: [".to_owned(), "edited:1:4: "),
             (String::new(), "edited: there is no Autoscaler, HorizontalPodAutoscaler or"),
             (edited("/spec/maxReplicas", json!("x")), "spec.maxReplicas: \"x\": expected integer"),
             (

@@ -45,11 +45,13 @@ pub struct AutoscaleFlags {
     #[arg(long, value_name = "PROMQL", requires = "metric")]
     pub query: Option<String>,
 
-    /// Target CPU usage: a percentage of the requests, such as 70%, or an average per pod, such as 500m.
+    /// Target CPU usage: a percentage of the requests, such as 70%, or an average per pod, such as 500m. A number
+    /// without a unit is in milli-CPU, as in kubectl: 70 is 70m.
     #[arg(long, value_name = "TARGET")]
     pub cpu: Option<String>,
 
-    /// Target memory usage: a percentage of the requests, such as 70%, or an average per pod, such as 200Mi.
+    /// Target memory usage: a percentage of the requests, such as 70%, or an average per pod, such as 200Mi. A number
+    /// without a unit is in bytes.
     #[arg(long, value_name = "TARGET")]
     pub memory: Option<String>,
 

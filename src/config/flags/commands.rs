@@ -268,11 +268,12 @@ pub struct ConvertFlags {
 #[command(group(ArgGroup::new("checked").args(["file", "objects"]).required(true).multiple(true)))]
 pub struct CheckFlags {
     /// Configuration file. With -f it also sets the labels, shared namespaces and rules for the queries of these
-    /// files. If not set, the default labels.
+    /// files. If not set, the default labels. - means standard input.
     #[arg(value_name = "CONFIG")]
     pub file: Option<PathBuf>,
 
-    /// Files with Autoscalers and MetricRules. - means standard input.
+    /// File with Autoscalers and MetricRules, or a folder with such files. - means standard input. May be repeated:
+    /// -f a.yaml -f b.yaml.
     #[arg(short = 'f', long = "filename", value_name = "FILE")]
     pub objects: Vec<PathBuf>,
 

@@ -1,0 +1,221 @@
+//! Where the fields of a YAML text stand.
+
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde_saphyr::{Budget, Options, Spanned};
+use std::fmt;
+
+/// Line and column, counted from 1.
+pub type Place = (u64, u64);
+
+/// The fields of a YAML document, and where they stand.
+pub struct Places(Spanned<Node>);
+
+enum Node {
+    Fields(Vec<(String, Spanned<Node>)>),
+    Items(Vec<Spanned<Node>>),
+    Text(String),
+    Other,
+}
+
+/// The limits of a YAML text of so many bytes, which bound what its aliases stand for.
+pub fn options(size: usize) -> Options {
+    let usual = Budget::default();
+    serde_saphyr::options! {
+        with_snippet: false,
+        budget: serde_saphyr::budget! {
+            max_documents: usual.max_documents.max(size),
+            max_events: usual.max_events.max(4 * size),
+            max_nodes: usual.max_nodes.max(size),
+            max_total_scalar_bytes: usual.max_total_scalar_bytes.max(size),
+        },
+    }
+}
+
+impl Places {
+    /// Those of each document of a text; none if it is not YAML.
+    pub fn of_documents(text: &str) -> Vec<Self> {
+        let read = serde_saphyr::from_multiple_with_options(text, options(text.len()));
+        read.unwrap_or_default().into_iter().map(Self).collect()
+    }
+
+    /// Those of each object of a text, which may have several documents and lists; none if it is not YAML.
+    pub fn of_objects(text: &str) -> Vec<Self> {
+        let mut objects = Vec::new();
+        Self::of_documents(text).into_iter().for_each(|document| document.flatten(&mut objects));
+        objects
+    }
+
+    fn flatten(self, objects: &mut Vec<Self>) {
+        let Node::Fields(fields) = self.0.value else { return objects.push(self) };
+        let is_list = fields.iter().any(|(name, field)| {
+            name == "kind" && matches!(&field.value, Node::Text(kind) if kind.ends_with("List"))
+        });
+        let items = fields.iter().position(|(name, _)| is_list && name == "items");
+        let Some(items) = items else {
+            return objects.push(Self(Spanned { value: Node::Fields(fields), ..self.0 }));
+        };
+        if let Some((_, Spanned { value: Node::Items(items), .. })) = fields.into_iter().nth(items)
+        {
+            items.into_iter().for_each(|item| Self(item).flatten(objects));
+        }
+    }
+
+    /// Where the document begins.
+    pub fn start(&self) -> Place {
+        place(&self.0)
+    }
+
+    /// The place of the field that a text begins with, such as `spec.metrics[0].type: missing`, or of the innermost one
+    /// around it that is there; none if not even the outermost is.
+    pub fn of(&self, text: &str) -> Option<Place> {
+        let (mut node, mut rest, mut found) = (&self.0, text, None);
+        while let Some((inner, after)) = step(&node.value, rest) {
+            (node, rest, found) = (inner, after, Some(place(inner)));
+        }
+        found
+    }
+
+    /// The path of the value at a place, such as `spec.metrics[0].type`, which is empty for the whole document; none if no
+    /// value begins there.
+    pub fn path(&self, at: Place) -> Option<String> {
+        path(&self.0, at, "")
+    }
+}
+
+fn place(node: &Spanned<Node>) -> Place {
+    (node.referenced.line(), node.referenced.column())
+}
+
+/// The value that a path begins with, and the rest of the path.
+fn step<'a, 'b>(node: &'a Node, path: &'b str) -> Option<(&'a Spanned<Node>, &'b str)> {
+    match node {
+        Node::Fields(fields) => {
+            let path = path.strip_prefix('.').unwrap_or(path);
+            let named = fields.iter().filter_map(|(name, field)| {
+                let rest = path.strip_prefix(&**name)?;
+                let is_whole = rest.is_empty() || rest.starts_with(['.', '[', ':', ' ']);
+                is_whole.then_some((field, rest))
+            });
+            // Names may have dots.
+            named.min_by_key(|(_, rest)| rest.len())
+        }
+        Node::Items(items) => {
+            let (index, rest) = path.strip_prefix('[')?.split_once(']')?;
+            Some((items.get(index.parse::<usize>().ok()?)?, rest))
+        }
+        Node::Text(_) | Node::Other => None,
+    }
+}
+
+fn path(node: &Spanned<Node>, at: Place, so_far: &str) -> Option<String> {
+    if place(node) == at {
+        return Some(so_far.to_owned());
+    }
+    match &node.value {
+        Node::Fields(fields) => fields.iter().find_map(|(name, field)| {
+            let separator = if so_far.is_empty() { "" } else { "." };
+            path(field, at, &format!("{so_far}{separator}{}", name.escape_debug()))
+        }),
+        Node::Items(items) => items
+            .iter()
+            .enumerate()
+            .find_map(|(index, item)| path(item, at, &format!("{so_far}[{index}]"))),
+        Node::Text(_) | Node::Other => None,
+    }
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(NodeVisitor)
+    }
+}
+
+struct NodeVisitor;
+
+impl<'de> Visitor<'de> for NodeVisitor {
+    type Value = Node;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any value")
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Node, E> {
+        Ok(Node::Other)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Node, E> {
+        Ok(Node::Other)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Node, E> {
+        Ok(Node::Other)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Node, E> {
+        Ok(Node::Other)
+    }
+
+    fn visit_unit<E>(self) -> Result<Node, E> {
+        Ok(Node::Other)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Node, E> {
+        Ok(Node::Text(text.to_owned()))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
+        let mut all = Vec::new();
+        while let Some(item) = items.next_element()? {
+            all.push(item);
+        }
+        Ok(Node::Items(all))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut fields: A) -> Result<Node, A::Error> {
+        let mut all = Vec::new();
+        while let Some(field) = fields.next_entry()? {
+            all.push(field);
+        }
+        Ok(Node::Fields(all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(text: &str) -> Places {
+        Places::of_documents(text).into_iter().next().expect("a document")
+    }
+
+    #[test]
+    fn a_field_is_found_by_its_path_or_the_innermost_field_around_it() {
+        let text = "rules:\n- seriesQuery: x\n  name: {as: y}\npassOn:\n  a.b:\n    url: z\n";
+        let places = document(text);
+        for (path, expected) in [
+            ("rules[0].name.as: wrong", Some((3, 14))),
+            ("rules[0].metricsQuery is missing", Some((2, 3))),
+            ("rules[1]: none", Some((2, 3))),
+            ("rules[0].seriesQueries", Some((2, 3))),
+            ("passOn.a.b.url: wrong", Some((6, 10))),
+            ("--prometheus-url: no connection", None),
+            ("rulesOfThumb: none", None),
+        ] {
+            assert_eq!(places.of(path), expected, "{path}");
+        }
+        assert_eq!(places.start(), (1, 1));
+        assert_eq!(places.path((3, 14)).as_deref(), Some("rules[0].name.as"));
+        // The list and its first item begin at one place.
+        assert_eq!(places.path((2, 3)).as_deref(), Some("rules"));
+        assert_eq!(places.path((6, 10)).as_deref(), Some("passOn.a.b.url"));
+        assert_eq!(places.path((9, 9)), None);
+    }
+
+    #[test]
+    fn objects_are_those_of_documents_and_lists() {
+        let text = "a: 1\n---\nkind: List\nitems:\n- b: 1\n- {kind: PodList, items: [{c: 1}]}\n---\nkind: Pod\nitems: []\n";
+        let starts: Vec<Place> = Places::of_objects(text).iter().map(Places::start).collect();
+        assert_eq!(starts, [(1, 1), (5, 3), (6, 27), (8, 1)]);
+        assert!(Places::of_objects("a: [").is_empty());
+    }
+}
