@@ -46,6 +46,15 @@ fn windows_follow_the_clock_of_their_time_zone() {
             "2026-03-09T06:15Z",
             "2026-03-09T06:45Z",
         ),
+        // As are thirty windows of a minute.
+        (
+            "America/New_York",
+            "0-58/2 2 * * *",
+            "1-59/2 2 * * *",
+            "2026-03-08T06:59Z",
+            "2026-03-09T06:00Z",
+            "2026-03-09T06:01Z",
+        ),
         // The window of the day before ends in the gap, and the next one begins there.
         (
             "America/New_York",
