@@ -5,8 +5,7 @@ use super::zone::Zone;
 use crate::time::UnixMillis;
 use jiff::ToSpan;
 
-/// How often windows of no length may follow each other. They need a clock change that skips both
-/// ends, so more than one in a row is rare.
+/// How many clock changes in a row may skip windows, both ends of each: such windows have no length.
 const SKIPPED: usize = 16;
 
 /// A schedule. At least one of `min` and `max` is given.
@@ -68,10 +67,11 @@ impl Timing {
             let begin = zone.instant(first)?;
             let window = Window { begin, end: last.and_then(|last| zone.instant(last)) };
             next = Some(window);
-            match last {
-                Some(last) if window.end == Some(begin) => from = last,
-                _ => break,
+            if window.end != Some(begin) {
+                break;
             }
+            // All that are skipped with it are passed at once.
+            from = end.at_or_before(zone.local(begin))?;
         }
         next
     }
