@@ -260,13 +260,15 @@ fn check_reports_what_rules_find() {
         assert_eq!(code, Some(1), "{text}");
         for expected in [
             "metrics  namespaces/queue_depth, pods/queue_depth",
-            "warning: rules[1]: no series match",
+            ":3: rules[1]: no series match",
             "pods/queue_depth is given by rules[0], rules[2]: rules[2] wins",
-            "error: rules[3]: metricsQuery: Prometheus refused the query",
+            ":3: rules[3]: metricsQuery: Prometheus refused the query",
             "gives    3 series",
         ] {
             assert!(text.contains(expected), "{expected:?} is not in\n{text}");
         }
+        let place = format!("warning: {}:", file.display());
+        assert!(text.contains(&place), "{place:?} is not in\n{text}");
         let (_, json) = run(&["-o", "json"]);
         let report: Value = serde_json::from_str(&json).expect("JSON");
         assert_eq!(report["rules"][0]["querySeries"], 3);
