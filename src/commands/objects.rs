@@ -56,7 +56,7 @@ pub fn read(path: &Path) -> Result<String, String> {
     text.map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// The files of a folder that kubectl takes for objects, by name; the path itself if it is no folder.
+/// The files of a folder that kubectl takes for objects, by name, without devices and pipes, which may never end; the path itself if it is no folder.
 ///
 /// # Errors
 /// If there are none, or the folder can't be read; the text begins with the path.
@@ -70,7 +70,7 @@ pub fn files(path: &Path) -> Result<Vec<PathBuf>, String> {
         .map_err(|error| format!("{}: {error}", path.display()))?;
     let is_meant = |path: &PathBuf| {
         let ending = path.extension().and_then(|ending| ending.to_str());
-        ending.is_some_and(|ending| ENDINGS.contains(&ending)) && !path.is_dir()
+        ending.is_some_and(|ending| ENDINGS.contains(&ending)) && path.is_file()
     };
     let mut files: Vec<PathBuf> =
         entries.iter().map(std::fs::DirEntry::path).filter(is_meant).collect();

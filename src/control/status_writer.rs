@@ -113,18 +113,17 @@ impl StatusWriter {
         self.0.added.notify_one();
     }
 
-    /// Replaces the status of an autoscaler that is pending, if there is one of the same lease term.
+    /// Replaces the status of an autoscaler that is pending. Returns whether there is one of the same lease term.
     pub fn renew(
         &self,
         token: &FencingToken,
         autoscaler: &AutoscalerRef,
         status: Arc<CompactStatus>,
-    ) {
+    ) -> bool {
         let mut queue = self.queue();
         let pending = queue.pending.get_mut(autoscaler);
-        if let Some(pending) = pending.filter(|of| of.token.term() == token.term()) {
-            pending.status = status;
-        }
+        let pending = pending.filter(|of| of.token.term() == token.term());
+        pending.map(|pending| pending.status = status).is_some()
     }
 
     /// Whether many evaluations wait for others to end, as after a start. Statuses wait meanwhile, for [`MAX_HOLD`] at

@@ -41,9 +41,9 @@ pub fn update_status(
     if is_outdated {
         ctx.statuses.put(token, autoscaler, &state.uid, latest);
         state.written = Some(LastWrite::now(shown, token.term()));
-    } else if is_pending {
+    } else if is_pending && ctx.statuses.renew(token, autoscaler, latest) {
         // The older one is no longer in memory then.
-        ctx.statuses.renew(token, autoscaler, latest);
+        state.written = Some(LastWrite::now(shown, token.term()));
     }
 }
 

@@ -44,9 +44,12 @@ impl Default for LargeBodies {
 }
 
 impl Content {
-    /// Appends a part as it arrives. One that makes the body large waits for a place, but not for long.
-    pub(super) async fn push(&mut self, part: &[u8], large: &LargeBodies) {
-        if self.bytes.len() + part.len() > LARGE && self.waited.is_none() {
+    /// Appends a part as it arrives. One that makes the body large waits for a place, if given, but not for long.
+    pub(super) async fn push(&mut self, part: &[u8], large: Option<&LargeBodies>) {
+        if let Some(large) = large
+            && self.bytes.len() + part.len() > LARGE
+            && self.waited.is_none()
+        {
             let asked = Instant::now();
             let place = tokio::time::timeout(MAX_WAIT, large.0.clone().acquire_owned()).await;
             self.place = place.ok().and_then(Result::ok);
@@ -99,7 +102,7 @@ mod tests {
     async fn received(large: &LargeBodies) -> (Content, Duration) {
         let (begun, mut content) = (Instant::now(), Content::default());
         for _ in 0..3 {
-            content.push(&[0; LARGE / 2], large).await;
+            content.push(&[0; LARGE / 2], Some(large)).await;
         }
         (content, begun.elapsed())
     }
@@ -126,7 +129,7 @@ mod tests {
         let large = LargeBodies::default();
         let _held = [received(&large).await, received(&large).await];
         let (begun, mut content) = (Instant::now(), Content::default());
-        content.push(&[0; LARGE], &large).await;
+        content.push(&[0; LARGE], Some(&large)).await;
         assert!(begun.elapsed().is_zero() && content.place.is_none());
     }
 }

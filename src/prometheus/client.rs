@@ -11,7 +11,7 @@ use crate::telemetry::Metrics;
 use bytes::Bytes;
 use futures::StreamExt;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
-use reqwest::{Method, StatusCode, Url};
+use reqwest::{Method, StatusCode, Url, Version};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -338,6 +338,8 @@ impl Client {
         let limit = if user { MAX_USER_RESPONSE } else { usize::MAX }.min(self.max_response_bytes);
         let mut reservation = self.budget.reserve(flow);
         let large = if user { &self.large_of_users } else { &self.large };
+        // Over HTTP/2, what is not read yet holds up the other responses of the connection.
+        let large = (response.version() < Version::HTTP_2).then_some(large);
         let mut content = Content::default();
         let mut chunks = response.into_body();
         while let Some(chunk) = chunks.next().await {

@@ -74,9 +74,7 @@ async fn what_is_pending_is_written_as_it_is_then() {
     let [web, api] = ["web", "api"].map(fake::autoscaler);
     writer.put(&token, &web, "u", empty());
     let newer = compact(AutoscalerStatus { current_replicas: Some(3), ..Default::default() });
-    for autoscaler in [&web, &api] {
-        writer.renew(&token, autoscaler, newer.clone());
-    }
+    assert!(writer.renew(&token, &web, newer.clone()) && !writer.renew(&token, &api, newer));
     writer.write(writer.take().expect("it waits")).await;
     assert_eq!(log.of("PATCH")[0].body[1]["value"]["currentReplicas"], 3);
     assert!(writer.take().is_none(), "api waited for nothing");
