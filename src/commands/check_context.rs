@@ -41,10 +41,14 @@ impl FileAutoscaler {
 
 /// An object in a text, such as `autoscaler shop/web`. Its namespace and its name may not be known.
 pub fn named(kind: &str, namespace: &str, name: &str) -> String {
+    // A file may have any text there, lines included.
+    let escaped = |text: &str| text.escape_debug().to_string();
     match (namespace, name) {
-        (_, "") => kind.to_owned(),
-        ("", name) => format!("{kind} {name}"),
-        (namespace, name) => format!("{kind} {namespace}/{name}"),
+        (_, "") => escaped(kind),
+        ("", name) => format!("{} {}", escaped(kind), escaped(name)),
+        (namespace, name) => {
+            format!("{} {}/{}", escaped(kind), escaped(namespace), escaped(name))
+        }
     }
 }
 

@@ -88,7 +88,7 @@ impl Rival {
 
 impl fmt::Display for Rival {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} {}", self.kind, self.name)?;
+        write!(f, "{} {}", self.kind.escape_debug(), self.name.escape_debug())?;
         match self.maker.as_deref() {
             Some(maker) if maker.starts_with("ScaledObject") => write!(f, " of KEDA's {maker}"),
             Some(maker) => write!(f, " of {maker}"),
