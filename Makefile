@@ -100,7 +100,7 @@ PROGRAM := $(CARGO) build --locked --release --bin plimsoll --bin
 BENCH = $(dir $(STATIC))bench
 
 bench-programs: static
-	@RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" $(CARGO) build --locked --profile $(PROFILE) --package plimsoll-bed --bin bench --bin static-answer --target $(HOST)
+	@$(STATIC_BUILD) --package plimsoll-bed --bin bench --bin static-answer
 
 bench: all-parts bench-programs ## Plimsoll and its peers side by side, on 1,000 autoscalers; writes target/bench/peers.json
 	@$(BENCH)
@@ -224,6 +224,7 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 REMAP := $(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo $(CURDIR)=/plimsoll $(TARGET)=/target
 STATIC_FLAGS = -C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))
 STATIC_CFLAGS = $(addprefix -ffile-prefix-map=,$(REMAP))
+STATIC_BUILD = RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" $(CARGO) build --locked --profile $(PROFILE) --target $(HOST)
 
 DENY := $(TOOLS)/bin/cargo-deny
 CYCLONEDX := $(TOOLS)/bin/cargo-cyclonedx
@@ -268,8 +269,7 @@ workflows: $(ACTIONLINT)
 
 # Without jemalloc where a build is to be done soon: its configure script takes longer than any crate.
 static: libc
-	RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" \
-		$(CARGO) build --locked --profile $(PROFILE) $(if $(filter demo,$(PROFILE)),--no-default-features) --package plimsoll --target $(HOST)
+	$(STATIC_BUILD) $(if $(filter demo,$(PROFILE)),--no-default-features) --package plimsoll
 	@if ldd $(STATIC) 2>/dev/null | grep -q "=>"; then echo "$(STATIC) is not static"; exit 1; fi
 
 # With most C compilers it comes along, on Debian too.

@@ -108,14 +108,10 @@ fn of_yaml(error: &serde_saphyr::Error) -> String {
     use serde_saphyr::Error::{
         DuplicateMappingKey, InvalidScalar, SerdeInvalidType, SerdeMissingField, Unexpected,
     };
-    let in_words = |what: &str| match yaml::expected(what) {
-        "" => format!("{what} was expected"),
-        known => known.to_owned(),
-    };
     let what = match error.without_snippet() {
-        Unexpected { expected, .. } => in_words(expected),
-        SerdeInvalidType { expected, .. } => in_words(expected),
-        InvalidScalar { ty: "boolean", .. } => in_words("a boolean"),
+        Unexpected { expected, .. } => yaml::expected(expected).into_owned(),
+        SerdeInvalidType { expected, .. } => yaml::expected(expected).into_owned(),
+        InvalidScalar { ty: "boolean", .. } => yaml::expected("a boolean").into_owned(),
         InvalidScalar { .. } => "a number was expected".to_owned(),
         SerdeMissingField { field, .. } => format!("{field} is missing"),
         DuplicateMappingKey { .. } => "duplicate field".to_owned(),

@@ -252,6 +252,11 @@ pub mod tests {
         checked_files(&[documents])
     }
 
+    /// A text without the file and the place in it.
+    pub fn without_place(text: &str) -> &str {
+        text.split_once(": ").expect("a place").1
+    }
+
     /// The same, each in a file of its own.
     fn checked_files(documents: &[&str]) -> Found {
         let config = Config::default();

@@ -2,6 +2,7 @@
 
 use super::check_context::named;
 use super::objects::{maker, target};
+use super::story::enumerated;
 use crate::hpa::{TargetRef, parse_group};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,8 +149,7 @@ pub fn rivals_text<'a>(
     if count > names.len() {
         names.push(format!("{} more", count - names.len()));
     }
-    let last = names.pop()?;
-    let names = if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) };
+    let names = enumerated(names);
     let verb = if count == 1 { "scales" } else { "scale" };
     Some(format!("spec.scaleTargetRef: {names} {verb} {target}, too, {what_to_do}"))
 }
@@ -163,8 +163,7 @@ mod tests {
     const WEB: &str = "scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}";
 
     /// The warnings of targets; none of the objects has a metric.
-    fn warned(objects: &str) -> Vec<String> {
-        let mut warnings = checked(objects).texts.warnings;
+    fn of_targets(mut warnings: Vec<String>) -> Vec<String> {
         warnings.retain(|warning| !warning.contains(": spec: no metric, "));
         warnings
     }
@@ -210,7 +209,7 @@ mod tests {
             // Of another namespace.
             (autoscaler.clone() + &hpa + &scaled_object.replace("shop", "bank"), Some(by_keda)),
         ] {
-            let warnings = warned(&objects);
+            let warnings = of_targets(checked(&objects).texts.warnings);
             assert_eq!(warnings.len(), usize::from(expected.is_some()), "{warnings:?}");
             let found = expected.is_none_or(|expected| warnings[0].contains(expected));
             assert!(found, "{expected:?}: {warnings:?}");
@@ -225,7 +224,7 @@ mod tests {
         objects += &object("autoscaling/v2", "HorizontalPodAutoscaler", "h", WEB);
         // The same object again is no other one.
         objects += &object(OURS, "Autoscaler", "a001", WEB);
-        let warnings = warned(&objects);
+        let warnings = of_targets(checked(&objects).texts.warnings);
         assert_eq!(warnings.len(), 300);
         assert!(warnings[1].starts_with("autoscaler shop/a001: spec.scaleTargetRef: Autoscaler a000, Autoscaler a002, Autoscaler a003 and 297 more scale Deployment web, too"), "{}", warnings[1]);
         assert!(warnings[9].contains(" Autoscaler a002 and 297 more "), "{}", warnings[9]);
@@ -271,7 +270,9 @@ mod tests {
             (("example.com/v1", "ScaledObject"), "a", short, &[]),
         ] {
             let first = object(ours.0, ours.1, "a", web);
-            let warnings = warned(&(first + &object(version, kind, name, more)));
+            let found = checked(&(first + &object(version, kind, name, more)));
+            assert!(found.texts.errors.is_empty(), "{:?}", found.texts.errors);
+            let warnings = of_targets(found.texts.warnings);
             assert_eq!(warnings.len(), expected.len(), "{kind} {name} {more}: {warnings:?}");
             for (warning, expected) in warnings.iter().zip(expected) {
                 assert!(warning.contains(expected), "{warning}");

@@ -9,9 +9,11 @@ use std::collections::{HashMap, VecDeque};
 /// namespace may have half of the slots, two have a third each, and another one always finds a free
 /// slot, however many namespaces hold theirs for long.
 pub struct FairQueue<T> {
+    /// How many items may be in flight.
     slots: usize,
     /// How many more may be in flight.
     free: usize,
+    /// How many items are queued.
     waiting: usize,
     in_flight: HashMap<String, usize>,
     queued: HashMap<String, VecDeque<T>>,
@@ -72,7 +74,7 @@ impl<T> FairQueue<T> {
         None
     }
 
-    /// Whether more items wait than may be in flight: many namespaces do, or many items of one.
+    /// Whether more items are queued than may be in flight, of any number of namespaces.
     pub fn is_backlogged(&self) -> bool {
         self.waiting > self.slots
     }

@@ -302,8 +302,8 @@ impl StatusWriter {
 }
 
 impl Queue {
-    /// Whether a status may be written now, and the deadline of the next poll: a rejected status is retried then, or
-    /// statuses have waited for evaluations for [`MAX_HOLD`].
+    /// Whether a status may be written now, and the deadline of the next poll: the retry of a rejected status, or the end of
+    /// [`MAX_HOLD`].
     fn poll(&mut self, now: Instant) -> (bool, Option<Instant>) {
         while let Some((at, autoscaler)) = self.retries.pop_first() {
             if at > now {

@@ -38,11 +38,14 @@ pub fn update_status(
         }
         None => true,
     };
-    if is_outdated {
+    let is_queued = if is_outdated {
         ctx.statuses.put(token, autoscaler, &state.uid, latest);
-        state.written = Some(LastWrite::now(shown, token.term()));
-    } else if is_pending && ctx.statuses.renew(token, autoscaler, latest) {
-        // The older one is no longer in memory then.
+        true
+    } else {
+        // The older status is no longer in memory then.
+        is_pending && ctx.statuses.renew(token, autoscaler, latest)
+    };
+    if is_queued {
         state.written = Some(LastWrite::now(shown, token.term()));
     }
 }

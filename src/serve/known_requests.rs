@@ -141,8 +141,8 @@ impl KnownRequests {
         }
     }
 
-    /// Keeps a request and the response to it, in the place of what is known. Returns whether it is kept: it may be too
-    /// long, or its namespace may have no room.
+    /// Keeps a request and its response, and forgets an earlier response to the same request. Returns whether the request is
+    /// kept: a request may be too long, or its namespace may have no memory left.
     pub fn keep(
         &self,
         uri: &Uri,

@@ -99,19 +99,17 @@ impl MessageFormatter for Words {
             }
             Error::DuplicateMappingKey { key: None, .. } => "a field is there twice",
             Error::NullIntoString { .. } => "a text was expected, not null",
-            Error::InvalidBooleanStrict { .. } => expected("a boolean"),
-            Error::InvalidScalar { ty: "boolean", .. } => expected("a boolean"),
+            Error::InvalidBooleanStrict { .. } | Error::InvalidScalar { ty: "boolean", .. } => {
+                return expected("a boolean");
+            }
             Error::InvalidScalar { ty: "floating point", .. } => "a number was expected",
             Error::InvalidScalar { .. } => "an integer was expected",
-            Error::Unexpected { expected: what, .. } => match expected(what) {
-                "" => return UserMessageFormatter.format_message(error),
-                known => known,
+            Error::Unexpected { expected: what, .. } => match known(what) {
+                None => return UserMessageFormatter.format_message(error),
+                Some(known) => known,
             },
             Error::SerdeInvalidType { expected: what, .. }
-            | Error::SerdeInvalidValue { expected: what, .. } => match expected(what) {
-                "" => return format!("{what} was expected").into(),
-                known => known,
-            },
+            | Error::SerdeInvalidValue { expected: what, .. } => return expected(what),
             Error::SerdeMissingField { field, .. } => {
                 return format!("field `{field}` is missing").into();
             }
@@ -134,16 +132,20 @@ impl MessageFormatter for Words {
     }
 }
 
-/// What a parser or serde expected, in the same words; empty if it is none of these.
-pub fn expected(what: &str) -> &'static str {
-    match what {
+/// What a parser or serde expected, in the same words.
+pub fn expected(what: &str) -> Cow<'static, str> {
+    known(what).map_or_else(|| format!("{what} was expected").into(), Cow::Borrowed)
+}
+
+fn known(what: &str) -> Option<&'static str> {
+    Some(match what {
         "sequence start" | "a sequence" => "a list was expected, such as [a, b]",
         "mapping start" | "a map" => "fields were expected, such as name: value",
         "string scalar" | "scalar" | "a string" => "a text was expected",
         "a boolean" => "true or false was expected",
         _ if what.starts_with("struct ") => "fields were expected, such as name: value",
-        _ => "",
-    }
+        _ => return None,
+    })
 }
 
 /// serde's message without the value that it found: `invalid type: string "SECRET", expected a

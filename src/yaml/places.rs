@@ -78,7 +78,7 @@ impl Places {
     /// The path of the value at a place, such as `spec.metrics[0].type`, which is empty for the whole document; none if no
     /// value begins there.
     pub fn path(&self, at: Place) -> Option<String> {
-        path(&self.0, at, "")
+        path(&self.0, at)
     }
 }
 
@@ -107,21 +107,26 @@ fn step<'a, 'b>(node: &'a Node, path: &'b str) -> Option<(&'a Spanned<Node>, &'b
     }
 }
 
-fn path(node: &Spanned<Node>, at: Place, so_far: &str) -> Option<String> {
+fn path(node: &Spanned<Node>, at: Place) -> Option<String> {
     if place(node) == at {
-        return Some(so_far.to_owned());
+        return Some(String::new());
     }
     match &node.value {
-        Node::Fields(fields) => fields.iter().find_map(|(name, field)| {
-            let separator = if so_far.is_empty() { "" } else { "." };
-            path(field, at, &format!("{so_far}{separator}{}", name.escape_debug()))
-        }),
+        Node::Fields(fields) => fields
+            .iter()
+            .find_map(|(name, field)| Some(joined(name.escape_debug(), &path(field, at)?))),
         Node::Items(items) => items
             .iter()
             .enumerate()
-            .find_map(|(index, item)| path(item, at, &format!("{so_far}[{index}]"))),
+            .find_map(|(index, item)| Some(joined(format_args!("[{index}]"), &path(item, at)?))),
         Node::Text(_) | Node::Other => None,
     }
+}
+
+/// The path of a value within a field or an item.
+fn joined(of: impl fmt::Display, within: &str) -> String {
+    let separator = if within.is_empty() || within.starts_with('[') { "" } else { "." };
+    format!("{of}{separator}{within}")
 }
 
 impl<'de> Deserialize<'de> for Node {

@@ -1,6 +1,6 @@
 //! What was probably meant by a name that the cluster does not have.
 
-use super::super::story::plain;
+use super::super::story::{counted, enumerated, plain};
 use super::error::OperateError;
 use crate::control::within;
 use crate::nearest::nearest;
@@ -67,24 +67,16 @@ where
     let listed = within(all.list_metadata(&params)).await;
     let of_name = listed.iter().flatten().filter(|one| one.name_any() == name);
     let found: Vec<String> = of_name.filter_map(ResourceExt::namespace).collect();
-    match &*found {
-        [] => String::new(),
-        [one] => format!("; there is one in {0}: -n {0}", plain(one)),
-        [named @ .., _] if found.len() <= MAX_NAMED => {
-            let last = found.last().map_or("", |last| last);
-            format!(
-                "; there is one each in {} and {}: -n NAMESPACE",
-                plain(&named.join(", ")),
-                plain(last)
-            )
-        }
-        _ => {
-            let more = found.len() - MAX_NAMED;
-            format!(
-                "; there is one each in {} and {more} other{}: -n NAMESPACE",
-                plain(&found[..MAX_NAMED].join(", ")),
-                if more == 1 { "" } else { "s" }
-            )
+    let mut named: Vec<String> =
+        found.iter().take(MAX_NAMED).map(|namespace| plain(namespace).into_owned()).collect();
+    match found.len() {
+        0 => String::new(),
+        1 => format!("; there is one in {0}: -n {0}", enumerated(named)),
+        all => {
+            if all > MAX_NAMED {
+                named.push(counted((all - MAX_NAMED) as i64, "other"));
+            }
+            format!("; there is one each in {}: -n NAMESPACE", enumerated(named))
         }
     }
 }

@@ -24,4 +24,4 @@ pub use chart::{Screen, paint};
 pub use listing::Listing;
 pub use standing::{Standing, Status, decided_natively, no_decision, standing};
 pub use tell::story;
-pub use words::{clean, counted, is_unsafe, plain, plain_lines, span};
+pub use words::{clean, counted, enumerated, is_unsafe, plain, plain_lines, span};

@@ -117,6 +117,12 @@ pub fn date(time: UnixMillis) -> String {
     time.strftime("%Y-%m-%d %H:%M:%S UTC").to_string()
 }
 
+/// Names as a list: `a, b and c`; empty without any.
+pub fn enumerated(mut names: Vec<String>) -> String {
+    let last = names.pop().unwrap_or_default();
+    if names.is_empty() { last } else { format!("{} and {last}", names.join(", ")) }
+}
+
 /// `1 replica`, `3 replicas`.
 pub fn counted(count: i64, one: &str) -> String {
     let plural = if count == 1 { "" } else { "s" };

@@ -9,6 +9,12 @@ fn writer(client: &Client) -> StatusWriter {
     StatusWriter::new(client.clone(), events, Gauge::default())
 }
 
+/// A writer to an API server that accepts each write, with a token for it and the log of the requests.
+fn accepted() -> (StatusWriter, FencingToken, fake::Log) {
+    let (client, log) = fake::api(|request| (200, request.object()));
+    (writer(&client), fake::fencing_token(&client), log)
+}
+
 fn compact(status: AutoscalerStatus) -> Arc<CompactStatus> {
     Arc::new(CompactStatus::new(AutoscalerKind::Autoscaler, status, &[]))
 }
@@ -19,8 +25,7 @@ fn empty() -> Arc<CompactStatus> {
 
 #[tokio::test]
 async fn a_status_is_written_to_the_object_with_its_uid() {
-    let (client, log) = fake::api(|request| (200, request.object()));
-    let (token, writer) = (fake::fencing_token(&client), writer(&client));
+    let (writer, token, log) = accepted();
     let web = fake::autoscaler("web");
     writer.put(&token, &web, "uid-1", empty());
     let running = writer.clone();
@@ -69,8 +74,7 @@ async fn a_status_of_an_object_that_was_made_anew_is_dropped() {
 
 #[tokio::test]
 async fn what_is_pending_is_written_as_it_is_then() {
-    let (client, log) = fake::api(|request| (200, request.object()));
-    let (token, writer) = (fake::fencing_token(&client), writer(&client));
+    let (writer, token, log) = accepted();
     let [web, api] = ["web", "api"].map(fake::autoscaler);
     writer.put(&token, &web, "u", empty());
     let newer = compact(AutoscalerStatus { current_replicas: Some(3), ..Default::default() });
@@ -98,8 +102,7 @@ async fn a_status_is_pending_in_its_lease_term_alone() {
 
 #[tokio::test]
 async fn a_pending_status_is_dropped_with_its_object() {
-    let (client, log) = fake::api(|request| (200, request.object()));
-    let (token, writer) = (fake::fencing_token(&client), writer(&client));
+    let (writer, token, log) = accepted();
     let web = fake::autoscaler("web");
     writer.put(&token, &web, "uid-1", empty());
     writer.forget(&web);
@@ -112,8 +115,7 @@ async fn a_pending_status_is_dropped_with_its_object() {
 
 #[tokio::test]
 async fn the_statuses_of_one_autoscaler_are_written_one_at_a_time() {
-    let (client, log) = fake::api(|request| (200, request.object()));
-    let (token, writer) = (fake::fencing_token(&client), writer(&client));
+    let (writer, token, log) = accepted();
     let web = fake::autoscaler("web");
     let put = |desired: i32| {
         let status = AutoscalerStatus { desired_replicas: Some(desired), ..Default::default() };
@@ -132,8 +134,7 @@ async fn the_statuses_of_one_autoscaler_are_written_one_at_a_time() {
 
 #[tokio::test(start_paused = true)]
 async fn statuses_wait_for_evaluations_but_not_for_long() {
-    let (client, log) = fake::api(|request| (200, request.object()));
-    let (token, writer) = (fake::fencing_token(&client), writer(&client));
+    let (writer, token, log) = accepted();
     let put = |name: String| writer.put(&token, &fake::autoscaler(&name), "u", empty());
     let running = writer.clone();
     let run = tokio::spawn(async move { running.run().await });

@@ -88,14 +88,15 @@ pub async fn reset_scales(world: &World) {
     let text = world.cluster.raw("/apis/apps/v1/deployments").await.expect("a list");
     let list: Value = serde_json::from_str(&text).expect("JSON");
     let items = list["items"].as_array().into_iter().flatten();
-    let scaled = items.filter(|item| item["spec"]["replicas"] != world.size.pods);
-    let reset = async |item: &Value| {
-        let of = |field: &str| item["metadata"][field].as_str().unwrap_or_default();
+    let scaled: Vec<&Value> =
+        items.filter(|item| item["spec"]["replicas"] != world.size.pods).collect();
+    let reset = async |index: usize| {
+        let of = |field: &str| scaled[index]["metadata"][field].as_str().unwrap_or_default();
         let path =
             format!("/apis/apps/v1/namespaces/{}/deployments/{}", of("namespace"), of("name"));
         world.send("PATCH", &path, json!({"spec": {"replicas": world.size.pods}})).await;
     };
-    futures::future::join_all(scaled.map(reset)).await;
+    world.each("resets of scales", scaled.len(), reset).await;
 }
 
 async fn raise_load(world: &World, app: &App) {
