@@ -6,6 +6,7 @@ use crate::nearest::nearest;
 use jiff::Timestamp;
 use regex::Regex;
 use serde_json::{Value, json};
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::LazyLock;
 
@@ -158,16 +159,16 @@ fn walk(schema: &Value, value: &Value, path: &str, faults: &mut Faults) {
                 return wrong(text);
             }
             let keys = schema["x-kubernetes-list-map-keys"].as_array();
+            let mut first_by_keys = HashMap::new();
             for (index, item) in items.iter().enumerate() {
                 let path = format!("{path}[{index}]");
-                let is_same = |other: &Value| {
-                    keys.is_some_and(|keys| {
-                        keys.iter().filter_map(Value::as_str).all(|key| other[key] == item[key])
-                    })
-                };
-                if let Some(first) = items[..index].iter().position(is_same) {
-                    let keys = json!(keys);
-                    faults.invalid.push(format!("{path}: item {first} has the same {keys}"));
+                if let Some(keys) = keys {
+                    let of = keys.iter().filter_map(Value::as_str).map(|key| item[key].to_string());
+                    let first = *first_by_keys.entry(of.collect::<Vec<_>>()).or_insert(index);
+                    if first != index {
+                        let keys = json!(keys);
+                        faults.invalid.push(format!("{path}: item {first} has the same {keys}"));
+                    }
                 }
                 walk(&schema["items"], item, &path, faults);
             }

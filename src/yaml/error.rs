@@ -1,6 +1,6 @@
 //! What is wrong with a YAML text: where, what, and what was probably meant.
 
-use super::places::Places;
+use super::places::{Kind, Places};
 use crate::nearest::nearest;
 use serde_saphyr::budget::BudgetBreach;
 use serde_saphyr::localizer::Localizer;
@@ -47,10 +47,29 @@ pub fn described_in(text: &str, error: &Error) -> String {
         Error::SerdeUnknownField { .. } | Error::DuplicateMappingKey { .. }
     );
     let at = error.location().filter(|_| !names_field).map(|at| (at.line(), at.column()));
-    let field = at.and_then(|at| Places::of_documents(text).first()?.path(at));
+    let kind = expected_kind(error.without_snippet());
+    let field = at.and_then(|at| Places::of_documents(text).first()?.path(at, kind));
     match field {
         Some(field) if !field.is_empty() => format!("{field}: {what}"),
         _ => what,
+    }
+}
+
+/// What was expected where something else stands.
+fn expected_kind(error: &Error) -> Option<Kind> {
+    match error {
+        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => expected_kind(error),
+        Error::NullIntoString { .. } => Some(Kind::Text),
+        Error::InvalidBooleanStrict { .. } | Error::InvalidScalar { .. } => Some(Kind::Other),
+        Error::Unexpected { expected, .. }
+        | Error::SerdeInvalidType { expected, .. }
+        | Error::SerdeInvalidValue { expected, .. } => Some(match known(expected)? {
+            LIST => Kind::List,
+            FIELDS => Kind::Fields,
+            TEXT => Kind::Text,
+            _ => Kind::Other,
+        }),
+        _ => None,
     }
 }
 
@@ -137,13 +156,17 @@ pub fn expected(what: &str) -> Cow<'static, str> {
     known(what).map_or_else(|| format!("{what} was expected").into(), Cow::Borrowed)
 }
 
+const LIST: &str = "a list was expected, such as [a, b]";
+const FIELDS: &str = "fields were expected, such as name: value";
+const TEXT: &str = "a text was expected";
+
 fn known(what: &str) -> Option<&'static str> {
     Some(match what {
-        "sequence start" | "a sequence" => "a list was expected, such as [a, b]",
-        "mapping start" | "a map" => "fields were expected, such as name: value",
-        "string scalar" | "scalar" | "a string" => "a text was expected",
+        "sequence start" | "a sequence" => LIST,
+        "mapping start" | "a map" => FIELDS,
+        "string scalar" | "scalar" | "a string" => TEXT,
         "a boolean" => "true or false was expected",
-        _ if what.starts_with("struct ") => "fields were expected, such as name: value",
+        _ if what.starts_with("struct ") => FIELDS,
         _ => return None,
     })
 }

@@ -75,10 +75,35 @@ impl Places {
         found
     }
 
-    /// The path of the value at a place, such as `spec.metrics[0].type`, which is empty for the whole document; none if no
-    /// value begins there.
-    pub fn path(&self, at: Place) -> Option<String> {
-        path(&self.0, at)
+    /// The path of the value at a place that is not of the expected kind, such as `spec.metrics[0].type`, which is empty for
+    /// the whole document; none if no such value begins there. A list begins where its first item does: it is the
+    /// innermost value of another kind.
+    pub fn path(&self, at: Place, expected: Option<Kind>) -> Option<String> {
+        path(&self.0, at, expected)
+    }
+}
+
+/// What a value may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A mapping.
+    Fields,
+    /// A sequence.
+    List,
+    /// A text.
+    Text,
+    /// A number, a boolean or null.
+    Other,
+}
+
+impl Node {
+    fn kind(&self) -> Kind {
+        match self {
+            Self::Fields(_) => Kind::Fields,
+            Self::Items(_) => Kind::List,
+            Self::Text(_) => Kind::Text,
+            Self::Other => Kind::Other,
+        }
     }
 }
 
@@ -107,20 +132,18 @@ fn step<'a, 'b>(node: &'a Node, path: &'b str) -> Option<(&'a Spanned<Node>, &'b
     }
 }
 
-fn path(node: &Spanned<Node>, at: Place) -> Option<String> {
-    if place(node) == at {
-        return Some(String::new());
-    }
-    match &node.value {
-        Node::Fields(fields) => fields
-            .iter()
-            .find_map(|(name, field)| Some(joined(name.escape_debug(), &path(field, at)?))),
-        Node::Items(items) => items
-            .iter()
-            .enumerate()
-            .find_map(|(index, item)| Some(joined(format_args!("[{index}]"), &path(item, at)?))),
+fn path(node: &Spanned<Node>, at: Place, expected: Option<Kind>) -> Option<String> {
+    let inner = match &node.value {
+        Node::Fields(fields) => fields.iter().find_map(|(name, field)| {
+            Some(joined(name.escape_debug(), &path(field, at, expected)?))
+        }),
+        Node::Items(items) => items.iter().enumerate().find_map(|(index, item)| {
+            Some(joined(format_args!("[{index}]"), &path(item, at, expected)?))
+        }),
         Node::Text(_) | Node::Other => None,
-    }
+    };
+    let is_other = || place(node) == at && Some(node.value.kind()) != expected;
+    inner.or_else(|| is_other().then(String::new))
 }
 
 /// The path of a value within a field or an item.
@@ -209,11 +232,17 @@ mod tests {
             assert_eq!(places.of(path), expected, "{path}");
         }
         assert_eq!(places.start(), (1, 1));
-        assert_eq!(places.path((3, 14)).as_deref(), Some("rules[0].name.as"));
-        // The list and its first item begin at one place.
-        assert_eq!(places.path((2, 3)).as_deref(), Some("rules"));
-        assert_eq!(places.path((6, 10)).as_deref(), Some("passOn.a.b.url"));
-        assert_eq!(places.path((9, 9)), None);
+        for (at, expected, path) in [
+            ((3, 14), None, Some("rules[0].name.as")),
+            // The list and its first item begin at one place.
+            ((2, 3), None, Some("rules[0]")),
+            ((2, 3), Some(Kind::List), Some("rules[0]")),
+            ((2, 3), Some(Kind::Fields), Some("rules")),
+            ((6, 10), Some(Kind::Text), Some("passOn.a.b.url")),
+            ((9, 9), None, None),
+        ] {
+            assert_eq!(places.path(at, expected).as_deref(), path, "{at:?} {expected:?}");
+        }
     }
 
     #[test]
