@@ -57,20 +57,26 @@ pub fn described_in(text: &str, error: &Error) -> String {
 
 /// What was expected where something else stands.
 fn expected_kind(error: &Error) -> Option<Kind> {
-    match error {
-        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => expected_kind(error),
-        Error::NullIntoString { .. } => Some(Kind::Text),
-        Error::InvalidBooleanStrict { .. } | Error::InvalidScalar { .. } => Some(Kind::Other),
-        Error::Unexpected { expected, .. }
-        | Error::SerdeInvalidType { expected, .. }
-        | Error::SerdeInvalidValue { expected, .. } => Some(match known(expected)? {
-            LIST => Kind::List,
-            FIELDS => Kind::Fields,
-            TEXT => Kind::Text,
-            _ => Kind::Other,
-        }),
-        _ => None,
-    }
+    let expected: &str = match error {
+        Error::WithSnippet { error, .. } | Error::AliasError { error, .. } => {
+            return expected_kind(error);
+        }
+        Error::NullIntoString { .. } => return Some(Kind::Text),
+        Error::InvalidBooleanStrict { .. } | Error::InvalidScalar { .. } => {
+            return Some(Kind::Other);
+        }
+        Error::Unexpected { expected, .. } => expected,
+        Error::SerdeInvalidType { expected, .. } | Error::SerdeInvalidValue { expected, .. } => {
+            expected
+        }
+        _ => return None,
+    };
+    Some(match known(expected)? {
+        LIST => Kind::List,
+        FIELDS => Kind::Fields,
+        TEXT => Kind::Text,
+        _ => Kind::Other,
+    })
 }
 
 /// The lines around an error, which may contain secrets; empty if it has no position.
