@@ -45,13 +45,16 @@ impl Default for Estimates {
 pub struct Limits {
     /// The most series of a result.
     pub series: usize,
+    /// The most series of an unfiltered result for several argument sets: as they share no series, one query for all of
+    /// them costs Prometheus no less than a few, and its response takes more memory at a time.
+    pub joined_series: usize,
     /// The most values of one label that a query names.
     pub values: usize,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Self { series: 50_000, values: MAX_INDEXED_VALUES }
+        Self { series: 50_000, joined_series: 20_000, values: MAX_INDEXED_VALUES }
     }
 }
 
@@ -75,7 +78,7 @@ pub(super) fn single(values: f64, series: f64) -> f64 {
     QUERY + values * VALUE + series
 }
 
-/// The cost per query of `count` queries in one unfiltered query with so many series.
-pub(super) fn unfiltered(count: usize, series: f64) -> f64 {
-    (QUERY + series) / count as f64
+/// The cost per query of `count` queries in so many unfiltered ones with so many series together.
+pub(super) fn unfiltered(count: usize, queries: usize, series: f64) -> f64 {
+    (queries as f64 * QUERY + series) / count as f64
 }

@@ -20,11 +20,12 @@
 //! - **batched and filtered**: the values of all queries, as above. Several batches if one would name too many values
 //!   or return too many series.
 //! - **batched and unfiltered**: one parameter is not matched, because the queries name so many of its values:
-//!   `sum by (pod, app, ns) (x{ns="shop"})`. The response also answers queries for any other value of that label.
+//!   `sum by (pod, app, ns) (x{ns="shop"})`. The response also answers queries for any other value of that label. Several
+//!   if the values of the other parameters, such as namespaces, have too many series together.
 
 use super::cost::{self, Estimates, Limits};
 use super::shape::{Arguments, QueryShape};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A label is left unmatched only if the queries name more values of it than this.
 const MIN_UNFILTERED_VALUES: usize = 65;
@@ -105,27 +106,87 @@ pub fn plan(
     let filtered = cost::filtered(queries.len(), max_batch, values, series);
 
     let likely: Vec<&Arguments> = pending.union(recent).collect();
-    let unfiltered = unfiltered_parameter(shape, &likely).and_then(|parameter| {
-        let sets = argument_sets(&likely, parameter);
-        let series = estimates
-            .unfiltered_series
-            .map_or(series * likely.len() as f64, |per_set| per_set * sets as f64);
-        let fits = sets <= limits.values && series <= limits.series as f64;
-        fits.then(|| (parameter, cost::unfiltered(likely.len(), series)))
-    });
-    match unfiltered {
-        Some((parameter, cost)) if cost < filtered.min(single) => {
-            vec![batch(shape, &likely, Some(parameter), match_required)]
+    let unfiltered = unfiltered_parameter(shape, &likely)
+        .and_then(|parameter| Unfiltered::of(parameter, &likely, input, estimates, limits))
+        .filter(|unfiltered| unfiltered.cost < filtered.min(single));
+    if let Some(Unfiltered { parameter, queries, .. }) = unfiltered {
+        let of = |queries: &Vec<_>| batch(shape, queries, Some(parameter), match_required);
+        if estimates.unfiltered_series.is_some() {
+            return queries.iter().map(of).collect();
         }
-        _ if filtered < single && queries.len() > 1 => {
-            // Batches of equal size: a small remainder would hardly be worth a query.
-            let size = queries.len().div_ceil(queries.len().div_ceil(max_batch));
-            queries.chunks(size).map(|chunk| batch(shape, chunk, None, match_required)).collect()
+        // One that shows how many series a set has, and the rest as if they had too many.
+        let first = queries.iter().max_by_key(|queries| queries.len()).map(of);
+        let covers = |one: &Arguments| first.iter().any(|first| first.coverage.contains(one));
+        let pending = &pending.iter().filter(|one| !covers(one)).cloned().collect();
+        let estimates = Estimates { unfiltered_series: Some(f64::INFINITY), ..estimates };
+        let (expected, recent) = (&BTreeSet::new(), &BTreeSet::new());
+        let rest = match BTreeSet::is_empty(pending) {
+            true => Vec::new(),
+            false => plan(shape, PlanInput { pending, expected, recent }, estimates, limits),
+        };
+        return first.into_iter().chain(rest).collect();
+    }
+    if filtered < single && queries.len() > 1 {
+        // Batches of equal size: a small remainder would hardly be worth a query.
+        let size = queries.len().div_ceil(queries.len().div_ceil(max_batch));
+        return queries
+            .chunks(size)
+            .map(|chunk| batch(shape, chunk, None, match_required))
+            .collect();
+    }
+    let one = |arguments| batch(shape, &[arguments], None, match_required);
+    pending.iter().map(one).collect()
+}
+
+/// Queries that leave a parameter unmatched.
+struct Unfiltered<'a> {
+    parameter: usize,
+    /// What each is sent for.
+    queries: Vec<Vec<&'a Arguments>>,
+    /// The cost per query that they are sent for.
+    cost: f64,
+}
+
+impl<'a> Unfiltered<'a> {
+    /// Those for the argument sets of all pending queries, each for as many sets as the limits allow; the last one has room
+    /// for sets of expected queries. One for each set while it is not known how many series a set has. None if the
+    /// result for one would be too large.
+    fn of(
+        parameter: usize,
+        likely: &[&'a Arguments],
+        input: PlanInput<'_>,
+        estimates: Estimates,
+        limits: Limits,
+    ) -> Option<Self> {
+        let mut sets: BTreeMap<Vec<&[String]>, Vec<&'a Arguments>> = BTreeMap::new();
+        for arguments in likely {
+            sets.entry(others(arguments, parameter)).or_default().push(arguments);
         }
-        _ => {
-            let one = |arguments| batch(shape, &[arguments], None, match_required);
-            pending.iter().map(one).collect()
+        let of_query = estimates.filtered_series.unwrap_or(0.0);
+        let guessed = of_query * likely.len() as f64 / sets.len() as f64;
+        let per_set = estimates.unfiltered_series.unwrap_or(guessed);
+        // Where none are to be sent, the estimate is the limit.
+        if per_set >= limits.series as f64 {
+            return None;
         }
+        let joined = (limits.joined_series as f64 / per_set.max(1.0)) as usize;
+        let joined = joined.clamp(1, limits.values);
+        let is_in = |these: &BTreeSet<Arguments>| {
+            let these: BTreeSet<_> = these.iter().map(|one| others(one, parameter)).collect();
+            move |set: &Vec<&[String]>| these.contains(set)
+        };
+        let (is_pending, is_expected) = (is_in(input.pending), is_in(input.expected));
+        let (pending, other): (Vec<_>, Vec<_>) =
+            sets.into_iter().partition(|(set, _)| is_pending(set));
+        let count = pending.len().div_ceil(joined) * joined;
+        let expected = other.into_iter().filter(|(set, _)| is_expected(set));
+        let sets: Vec<_> = pending.into_iter().chain(expected).take(count).collect();
+        let sets: Vec<_> = sets.into_iter().map(|(_, queries)| queries).collect();
+        let (count, series) = (sets.len().div_ceil(joined), per_set * sets.len() as f64);
+        let cost = cost::unfiltered(sets.iter().map(Vec::len).sum(), count, series);
+        let size = estimates.unfiltered_series.map_or(1, |_| joined);
+        let queries = sets.chunks(size).map(|sets| sets.concat()).collect();
+        Some(Self { parameter, queries, cost })
     }
 }
 
@@ -147,13 +208,15 @@ fn unfiltered_parameter(shape: &QueryShape, queries: &[&Arguments]) -> Option<us
     (values >= MIN_UNFILTERED_VALUES).then_some(index)
 }
 
+/// The values of all parameters but one.
+fn others(arguments: &Arguments, except: usize) -> Vec<&[String]> {
+    let others = arguments.iter().enumerate().filter(|(index, _)| *index != except);
+    others.map(|(_, values)| values.as_slice()).collect()
+}
+
 /// The number of distinct values of all parameters but one.
 fn argument_sets(queries: &[&Arguments], except: usize) -> usize {
-    let others = |arguments: &&Arguments| -> Vec<Vec<String>> {
-        let others = arguments.iter().enumerate().filter(|(index, _)| *index != except);
-        others.map(|(_, values)| values.clone()).collect()
-    };
-    queries.iter().map(others).collect::<BTreeSet<_>>().len()
+    queries.iter().map(|of| others(of, except)).collect::<BTreeSet<_>>().len()
 }
 
 /// One query for all of these; the parameter with the index `unfiltered` is not matched, and required labels only on
@@ -265,6 +328,65 @@ mod tests {
         assert_eq!(single.query, r#"sum by (pod, a) (x{a="7"})"#);
         let input = PlanInput { expected: &all, ..input };
         assert_eq!(plan(&shape, input, first, limits)[0].batch.len(), 100);
+    }
+
+    /// The queries of ten pods each of so many workloads in each of so many namespaces.
+    fn of_namespaces(namespaces: usize, workloads: usize) -> (QueryShape, BTreeSet<Arguments>) {
+        let query = |namespace: usize, app: usize| {
+            ShapedQuery::of(&format!(r#"sum by (pod) (x{{app="{app}",ns="n-{namespace:03}"}})"#))
+        };
+        let of = |namespace| (0..workloads).map(move |app| query(namespace, app).arguments);
+        (query(0, 0).shape.clone(), (0..namespaces).flat_map(of).collect())
+    }
+
+    #[test]
+    fn a_response_is_of_as_many_namespaces_as_fit_into_it() {
+        let (shape, all) = of_namespaces(10, 200);
+        let estimates = |per_namespace| Estimates {
+            filtered_series: Some(10.0),
+            unfiltered_series: Some(per_namespace),
+            ..Estimates::default()
+        };
+        let sets = |planned: &[PlannedQuery]| -> Vec<Option<usize>> {
+            planned.iter().map(|planned| planned.argument_sets).collect()
+        };
+        let limits = Limits::default();
+        let few = planned(&shape, &all, estimates(2_000.0), limits);
+        assert_eq!(sets(&few), [Some(10)]);
+        let many = planned(&shape, &all, estimates(6_000.0), limits);
+        assert_eq!(sets(&many), [Some(3), Some(3), Some(3), Some(1)]);
+        // One by itself may be larger than what is joined, but not than a result.
+        let large = planned(&shape, &all, estimates(20_001.0), Limits { values: 1, ..limits });
+        assert_eq!(sets(&large), [Some(1); 10]);
+        assert!(!planned(&shape, &all, estimates(50_000.0), limits)[0].is_unfiltered());
+
+        // Where one namespace is asked for, those whose results have expired come along, and no others.
+        let of = |namespaces: std::ops::Range<usize>| -> BTreeSet<Arguments> {
+            let of = |namespace: usize| format!("n-{namespace:03}");
+            let names: BTreeSet<String> = namespaces.map(of).collect();
+            let is_of = |arguments: &&Arguments| names.contains(&arguments[1][0]);
+            all.iter().filter(is_of).cloned().collect()
+        };
+        for (expired, expected) in [(4..4, 1), (4..5, 2), (4..9, 3)] {
+            let (pending, expired) = (of(3..4), of(expired));
+            let input = PlanInput { pending: &pending, expected: &expired, recent: &all };
+            assert_eq!(sets(&plan(&shape, input, estimates(6_000.0), limits)), [Some(expected)]);
+        }
+    }
+
+    #[test]
+    fn the_first_unfiltered_query_is_of_one_namespace_as_its_size_is_not_known() {
+        let (shape, mut all) = of_namespaces(10, 100);
+        let removed = all.pop_first();
+        assert!(removed.is_some_and(|arguments| arguments[1] == ["n-000"]));
+        let first = Estimates { filtered_series: Some(10.0), ..Estimates::default() };
+        let planned = planned(&shape, &all, first, Limits::default());
+        assert_eq!(planned[0].argument_sets, Some(1));
+        // That with the most queries.
+        assert_eq!((planned[0].batch.len(), planned[0].batch[0][1][0].as_str()), (100, "n-009"));
+        assert!(planned[1..].iter().all(|planned| !planned.is_unfiltered()));
+        let named: usize = planned[1..].iter().map(|planned| planned.batch.len()).sum();
+        assert_eq!(named, 899);
     }
 
     #[test]

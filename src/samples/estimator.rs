@@ -10,6 +10,9 @@ use tokio::time::Instant;
 
 /// The weight of the newest result in the moving average of series.
 const NEWEST_WEIGHT: f64 = 0.3;
+/// After this time without an unfiltered result, half as many series are expected of one: there may be fewer by now, and
+/// it is tried again.
+const UNFILTERED_HALF_LIFE: Duration = Duration::from_secs(900);
 /// The first backoff before the previous size is retried.
 const FIRST_BACKOFF: Duration = Duration::from_secs(15);
 /// The longest backoff.
@@ -27,8 +30,8 @@ const GROWTH_INTERVAL: Duration = Duration::from_secs(1);
 pub struct CardinalityEstimator {
     /// The series of a filtered result, per query.
     filtered_series: Option<f64>,
-    /// The series of an unfiltered result, per argument set.
-    unfiltered_series: Option<f64>,
+    /// The series of an unfiltered result, per argument set, and when that was last seen.
+    unfiltered_series: Option<(f64, Instant)>,
     /// The largest batch, once a batch was too large.
     batch_limit: Option<BatchLimit>,
     /// When unfiltered queries are tried again, once one was too large.
@@ -77,7 +80,10 @@ impl CardinalityEstimator {
             // The largest possible result, so that the plan avoids unfiltered queries.
             unfiltered_series: match backs_off(&self.unfiltered_backoff) {
                 true => Some(Limits::default().series as f64),
-                false => self.unfiltered_series,
+                false => self.unfiltered_series.map(|(series, seen)| {
+                    let age = now.saturating_duration_since(seen);
+                    series * 0.5_f64.powf(age.div_duration_f64(UNFILTERED_HALF_LIFE))
+                }),
             },
             max_batch: self.batch_limit.as_ref().map_or(usize::MAX, |limit| limit.queries),
             match_required: backs_off(&self.required_backoff),
@@ -91,15 +97,13 @@ impl CardinalityEstimator {
         };
         match planned.argument_sets {
             Some(sets) => {
-                let per_set = series as f64 / sets as f64;
-                self.unfiltered_series = averaged(self.unfiltered_series, per_set);
+                let (known, per_set) = (self.unfiltered_series, series as f64 / sets as f64);
+                let averaged = averaged(known.map(|(series, _)| series), per_set);
+                self.unfiltered_series = averaged.map(|series| (series, now));
             }
             None => {
                 let per_query = series as f64 / planned.batch.len() as f64;
                 self.filtered_series = averaged(self.filtered_series, per_query);
-                // Decays slowly, so that an unfiltered query is tried again now and then.
-                self.unfiltered_series =
-                    self.unfiltered_series.map(|series| series * (1.0 - NEWEST_WEIGHT / 100.0));
             }
         }
         if let Some(BatchLimit { queries, backoff }) = &mut self.batch_limit
@@ -185,6 +189,22 @@ mod tests {
         // A single query can't be split, and says nothing about others.
         estimator.too_large(&planned(1), now);
         assert_eq!(estimator.estimates(now).max_batch, 100);
+    }
+
+    /// By time: a start has hundreds of filtered results in a second.
+    #[test]
+    fn an_unfiltered_result_is_remembered_for_a_while_however_many_filtered_ones_come() {
+        let (mut estimator, now) = (CardinalityEstimator::default(), Instant::now());
+        let unfiltered = PlannedQuery { argument_sets: Some(2), ..planned(2) };
+        estimator.succeeded(&unfiltered, 20_000, now);
+        for _ in 0..10_000 {
+            estimator.succeeded(&planned(25), 25, now + Duration::from_secs(1));
+        }
+        let expected = |after: u64| {
+            let series = estimator.estimates(now + Duration::from_secs(after)).unfiltered_series;
+            series.expect("an estimate").round()
+        };
+        assert_eq!((expected(1), expected(900), expected(1_800)), (9_992.0, 5_000.0, 2_500.0));
     }
 
     #[test]
