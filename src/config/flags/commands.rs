@@ -282,7 +282,7 @@ pub struct CheckFlags {
     pub namespace: Option<String>,
 
     /// Check the Autoscalers of -f against the cluster: other writers of the replicas, other autoscalers, missing
-    /// requests, pods of other workloads. Implied by --kubeconfig and --context.
+    /// requests, pods of other workloads. Implied by --kubeconfig, --context and --as.
     #[arg(long, requires = "objects")]
     pub cluster: bool,
 
@@ -314,9 +314,7 @@ pub struct CheckFlags {
 impl CheckFlags {
     /// Whether to look at the cluster around the Autoscalers.
     pub fn looks_around(&self) -> bool {
-        let kubectl = &self.kubectl;
-        let names_it = self.cluster || kubectl.kubeconfig.is_some() || kubectl.context.is_some();
-        names_it && !self.objects.is_empty()
+        (self.cluster || self.kubectl.is_given()) && !self.objects.is_empty()
     }
 }
 
