@@ -224,7 +224,9 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 REMAP := $(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo $(CURDIR)=/plimsoll $(TARGET)=/target
 STATIC_FLAGS = -C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))
 STATIC_CFLAGS = $(addprefix -ffile-prefix-map=,$(REMAP))
-STATIC_BUILD = RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" $(CARGO) build --locked --profile $(PROFILE) --target $(HOST)
+# The commit that the program says it is of; empty without git. The label of the image has the same.
+REVISION ?= $(if $(wildcard .git),$(shell git describe --always --dirty --abbrev=40 --exclude='*' 2>/dev/null))
+STATIC_BUILD = PLIMSOLL_REVISION="$(REVISION)" RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" $(CARGO) build --locked --profile $(PROFILE) --target $(HOST)
 
 DENY := $(TOOLS)/bin/cargo-deny
 CYCLONEDX := $(TOOLS)/bin/cargo-cyclonedx

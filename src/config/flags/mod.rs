@@ -24,11 +24,12 @@ pub use parse::{Moment, above_zero};
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
 pub use serve::{ServeFlags, TlsVersion};
 
+use crate::revision::LONG_VERSION;
 use clap::{Parser, Subcommand};
 
 /// Prometheus-based custom metrics adapter and horizontal autoscaler for Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "plimsoll", version, after_help = AFTER_HELP)]
+#[command(name = "plimsoll", version, long_version = LONG_VERSION.as_str(), after_help = AFTER_HELP)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
