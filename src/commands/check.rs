@@ -64,7 +64,7 @@ pub async fn run(flags: &CheckFlags) -> (String, bool) {
 
 async fn check(flags: &CheckFlags) -> Report {
     let mut report = Report::default();
-    let read = flags.file.as_deref().map(|path| ConfigFile::read(path, flags)).transpose();
+    let read = flags.config_file().map(|path| ConfigFile::read(path, flags)).transpose();
     let mut file = match read {
         Ok(file) => file,
         Err(error) => {

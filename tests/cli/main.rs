@@ -131,16 +131,17 @@ fn convert_fails_if_an_object_was_left_out() {
         spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3, \
         behavior: {scaleDown: {selectPolicy: disabled}}}\n";
     std::fs::write(file.path(), hpa).unwrap();
-    let output = plimsoll(&["convert", file.path().to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(output.stdout.is_empty());
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        error.contains(
-            "error: HorizontalPodAutoscaler /web: left out: spec.behavior.scaleDown.selectPolicy"
-        ),
-        "{error}"
-    );
+    let path = file.path().to_str().unwrap();
+    for arguments in [&["convert", path][..], &["convert", "-f", path]] {
+        let output = plimsoll(arguments);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(output.stdout.is_empty());
+        let error = String::from_utf8(output.stderr).unwrap();
+        let expected =
+            "error: HorizontalPodAutoscaler /web: left out: spec.behavior.scaleDown.selectPolicy";
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_eq!(plimsoll(&["convert"]).status.code(), Some(2));
 }
 
 #[test]
