@@ -87,6 +87,7 @@ fn allow_numbers_for_quantities(value: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hpa::ConditionKind;
 
     #[test]
     fn the_checked_in_definition_is_generated_from_the_types() {
@@ -96,6 +97,24 @@ mod tests {
             checked_in == custom_resource_definitions_yaml(),
             "{path} is out of date: run `make generate`"
         );
+    }
+
+    #[test]
+    fn each_column_of_a_condition_reads_one_that_is_written() {
+        let definition = json!(custom_resource_definition());
+        let columns = &definition["spec"]["versions"][0]["additionalPrinterColumns"];
+        let mut fields = Vec::new();
+        for column in columns.as_array().unwrap() {
+            let path = column["jsonPath"].as_str().unwrap();
+            let condition = path.strip_prefix(".status.conditions[?(@.type==\"");
+            let Some((kind, field)) = condition.and_then(|rest| rest.split_once("\")].")) else {
+                continue;
+            };
+            assert!(ConditionKind::ALL.iter().any(|known| known.as_str() == kind), "{path}");
+            fields.push((column["name"].as_str().unwrap(), field));
+        }
+        assert!(fields.contains(&("Fallback", "status")), "{fields:?}");
+        assert!(fields.contains(&("Message", "message")), "{fields:?}");
     }
 
     #[test]
