@@ -99,6 +99,32 @@ mod tests {
         );
     }
 
+    /// The fields of a schema and below whose descriptions do not begin with their names.
+    fn unnamed(schema: &Value) -> Vec<String> {
+        let mut found = Vec::new();
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            let help = field["description"].as_str().unwrap_or_default();
+            if help.strip_prefix(name.as_str()).is_none_or(|rest| !rest.starts_with(' ')) {
+                found.push(format!("{name}: {help}"));
+            }
+            for below in [field, &field["items"], &field["additionalProperties"]] {
+                found.extend(unnamed(below));
+            }
+        }
+        found
+    }
+
+    /// As in Kubernetes, so that they can be read without it: `kubectl explain` shows many at once.
+    #[test]
+    fn the_description_of_a_field_of_a_metric_rule_begins_with_its_name() {
+        let definition = json!(metric_rule_definition());
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let metadata = ["apiVersion", "kind", "metadata"];
+        let mut found = unnamed(schema);
+        found.retain(|field| metadata.iter().all(|name| !field.starts_with(name)));
+        assert_eq!(found, Vec::<String>::new());
+    }
+
     #[test]
     fn each_column_of_a_condition_reads_one_that_is_written() {
         let definition = json!(custom_resource_definition());
