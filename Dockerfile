@@ -13,8 +13,10 @@ COPY image/Cargo.toml image/
 COPY simulation/Cargo.toml simulation/
 COPY src src
 # Kernels for arm64 have pages of 4, 16 or 64 KiB: the allocator has to be built for the largest.
+# The commit that `plimsoll --version` names. The context has no .git.
+ARG REVISION
 RUN if [ "$(uname -m)" = aarch64 ]; then export JEMALLOC_SYS_WITH_LG_PAGE=16; fi; \
-    cargo build --profile dist --locked --package plimsoll
+    PLIMSOLL_REVISION="$REVISION" cargo build --profile dist --locked --package plimsoll
 
 # What `make image` puts into the image, too: deploy/image.json has it all.
 FROM scratch

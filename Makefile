@@ -224,7 +224,9 @@ VERSION := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml)
 REMAP := $(or $(CARGO_HOME),$(HOME)/.cargo)=/cargo $(CURDIR)=/plimsoll $(TARGET)=/target
 STATIC_FLAGS = -C target-feature=+crt-static $(addprefix --remap-path-prefix=,$(REMAP))
 STATIC_CFLAGS = $(addprefix -ffile-prefix-map=,$(REMAP))
-STATIC_BUILD = RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" $(CARGO) build --locked --profile $(PROFILE) --target $(HOST)
+# The commit that the program says it is of: that of a release, so that a commit alone rebuilds nothing else.
+REVISION ?=
+STATIC_BUILD = PLIMSOLL_REVISION="$(REVISION)" RUSTFLAGS="$(STATIC_FLAGS)" CFLAGS="$(STATIC_CFLAGS)" $(CARGO) build --locked --profile $(PROFILE) --target $(HOST)
 
 DENY := $(TOOLS)/bin/cargo-deny
 CYCLONEDX := $(TOOLS)/bin/cargo-cyclonedx
@@ -298,6 +300,7 @@ old-image: ## The image and the chart that the tests upgrade from
 	@export REVISION=$$(git rev-parse $(OLD)) SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct $(OLD)) && \
 		$(WRITE_IMAGE) $(TARGET)/$(HOST)/demo/plimsoll plimsoll:old $(TARGET)/image/plimsoll-old.tar
 
+release: REVISION := $(or $(REVISION),$(if $(wildcard .git),$(shell git describe --always --dirty --abbrev=40 --exclude='*' 2>/dev/null)))
 release: static sbom ## A static binary and its SBOM, in target/dist-release
 	@cp $(STATIC) target/dist-release/
 	@target/dist-release/plimsoll --version && du -h target/dist-release/*

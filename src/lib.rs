@@ -40,6 +40,7 @@ mod quota;
 mod reload;
 pub mod replica;
 mod retry;
+mod revision;
 mod rules;
 pub mod samples;
 pub mod serve;

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, FromArgMatches};
 use plimsoll::commands::operate::{self, OperateError};
 use plimsoll::commands::{
     autoscale, backtest, check, complete, convert, installation, manual, plain_lines, recommend,
@@ -25,14 +25,14 @@ fn main() -> ExitCode {
     }
     let (arguments, ignored) = plimsoll::config::take_ignored(std::env::args_os());
     if arguments.len() < 2 {
-        let name = if called_as_plugin() { "kubectl plimsoll" } else { "plimsoll" };
-        let _ = Cli::command().name(name).print_help();
+        let _ = command_line().print_help();
         return ExitCode::SUCCESS;
     }
     let in_pod = std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() && !called_as_plugin();
     let arguments = plimsoll::config::flags_after_command(arguments);
     let arguments = plimsoll::config::normalize_command(arguments, in_pod);
-    let command = match Cli::try_parse_from(&arguments) {
+    let matches = command_line().try_get_matches_from(&arguments);
+    let command = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli.command,
         Err(error) => return usage_error(&error, &arguments),
     };
@@ -76,6 +76,11 @@ fn main() -> ExitCode {
             Err(error) => failed(error),
         },
     }
+}
+
+/// The command line by the name of the program.
+fn command_line() -> clap::Command {
+    if called_as_plugin() { Cli::of_plugin() } else { Cli::command() }
 }
 
 /// Prints the error of a command line, or the requested help.

@@ -396,3 +396,20 @@ fn an_image_is_published_after_all_that_may_refuse_it() {
         assert!(needs.as_array().unwrap().contains(&job.into()), "{job}: {needs}");
     }
 }
+
+/// A build without it has the version only.
+#[test]
+fn each_build_of_a_program_that_is_released_has_its_commit() {
+    let workflow = read(".github/workflows/release.yaml");
+    let with_commit = "--build-arg \"REVISION=$GITHUB_SHA\"";
+    let built = workflow.replace("\\\n", "");
+    let builds = built.lines().filter(|line| line.contains("docker buildx build "));
+    assert_eq!(builds.filter(|line| line.contains(with_commit)).count(), 2);
+    let mut cargo = built.lines().filter(|line| line.contains("cargo build "));
+    assert!(cargo.all(|line| line.contains("PLIMSOLL_REVISION=\"$GITHUB_SHA\" cargo build ")));
+    let dockerfile = read("Dockerfile").replace("\\\n", "");
+    assert!(dockerfile.contains("\nARG REVISION\n"));
+    assert!(dockerfile.contains("PLIMSOLL_REVISION=\"$REVISION\" cargo build "));
+    let makefile = read("Makefile");
+    assert!(makefile.contains("\nSTATIC_BUILD = PLIMSOLL_REVISION=\"$(REVISION)\" "));
+}

@@ -64,7 +64,7 @@ pub async fn run(flags: &CheckFlags) -> (String, bool) {
 
 async fn check(flags: &CheckFlags) -> Report {
     let mut report = Report::default();
-    let read = flags.file.as_deref().map(|path| ConfigFile::read(path, flags)).transpose();
+    let read = flags.config_file().map(|path| ConfigFile::read(path, flags)).transpose();
     let mut file = match read {
         Ok(file) => file,
         Err(error) => {
@@ -316,9 +316,9 @@ async fn run_general_queries(report: &mut Report, config: &Config, prometheus: &
     }
 }
 
-/// The resources of the cluster, if there is a kubeconfig.
+/// The resources of the cluster, if a flag names one.
 async fn resources(flags: &CheckFlags) -> Result<Option<ResourceMap>, String> {
-    if flags.kubectl.kubeconfig.is_none() {
+    if !flags.kubectl.is_given() {
         return Ok(None);
     }
     let connected = connect::as_kubectl(&flags.kubectl, ANSWER_TIMEOUT, Clock::default()).await;
@@ -326,12 +326,12 @@ async fn resources(flags: &CheckFlags) -> Result<Option<ResourceMap>, String> {
     let place = connected.place_and_server();
     // Discovery does not return the cause of a failure.
     if let Err(error) = connected.client.apiserver_version().await {
-        return Err(format!("--kubeconfig: {place}: {}", worded(&error)));
+        return Err(format!("{place}: {}", worded(&error)));
     }
     let resources = Resources::new(connected.client);
     match resources.refresh().await {
         true => Ok(Some(resources.map().as_ref().clone())),
-        false => Err(format!("--kubeconfig: {place}: discovery can't be read")),
+        false => Err(format!("{place}: discovery can't be read")),
     }
 }
 

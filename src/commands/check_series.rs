@@ -95,7 +95,7 @@ pub async fn check(
                 } else if has_labels && !is_sure {
                     let other = if found.metrics.is_empty() { "" } else { "other " };
                     all.not_checked.push(format!(
-                        "{path}: which {other}labels of its series name resources of the cluster: --kubeconfig FILE names one"
+                        "{path}: which {other}labels of its series name resources of the cluster: --kubeconfig or --context names one"
                     ));
                 } else if has_labels && found.metrics.is_empty() {
                     all.texts.warnings.push(format!(

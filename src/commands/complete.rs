@@ -6,7 +6,7 @@ use super::story::plain;
 use crate::config::{Cli, KubectlFlags};
 use crate::connect;
 use crate::crd::Autoscaler;
-use clap::{Arg, ArgAction, Command, CommandFactory};
+use clap::{Arg, ArgAction, Command};
 use k8s_openapi::api::apps::v1::{Deployment, StatefulSet};
 use k8s_openapi::api::autoscaling::v2::HorizontalPodAutoscaler;
 use k8s_openapi::api::core::v1::Namespace;
@@ -51,7 +51,7 @@ enum Names {
 /// Completes the last of these words, which may be empty. Returns the lines for kubectl; what fails offers nothing.
 pub async fn complete(words: &[String]) -> String {
     let (last, before) = words.split_last().map_or(("", words), |(last, rest)| (last, rest));
-    let mut cli = Cli::command();
+    let mut cli = Cli::of_plugin();
     cli.build();
     let (offered, directive) = match wanted(&cli, before, last) {
         Wanted::Words(words) => (words, NO_FILES),
@@ -232,7 +232,7 @@ mod tests {
     use super::*;
 
     fn of(line: &str) -> Wanted {
-        let mut cli = Cli::command();
+        let mut cli = Cli::of_plugin();
         cli.build();
         let words: Vec<String> = line.split(' ').map(str::to_owned).collect();
         let (last, before) = words.split_last().unwrap();
@@ -255,6 +255,7 @@ mod tests {
             other => panic!("{line}: {other:?}"),
         };
         assert!(has("", "check-cluster") && !has("", "reference") && !has("", "man"));
+        assert!(!has("", "serve") && has("serve -", "--config"));
         assert!(has("explain -", "--at") && has("explain --context=a --", "--namespace"));
         assert!(has("status -o ", "wide"));
     }

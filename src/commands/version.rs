@@ -6,6 +6,7 @@ use super::story::plain;
 use crate::config::{OutputFormat, VersionFlags};
 use crate::control::within;
 use crate::kube_error::worded;
+use crate::revision::REVISION;
 use kube::Client;
 use serde_json::{Value, json};
 
@@ -15,15 +16,26 @@ const DOCUMENTS: [&str; 2] = [
     "/openapi/v3/apis/custom.metrics.k8s.io/v1beta2",
 ];
 
+/// The version of this command, as a line and for programs.
+fn of_client(revision: Option<&str>) -> (String, Value) {
+    let version = env!("CARGO_PKG_VERSION");
+    let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
+    let mut client = json!({"version": version, "platform": platform});
+    let mut text = format!("Client version: {version} ({platform}");
+    if let Some(revision) = revision {
+        client["commit"] = revision.into();
+        text += &format!(", commit {revision}");
+    }
+    (text + ")\n", client)
+}
+
 /// The versions. That of the server is left out where the cluster is not reached, and why is told.
 ///
 /// # Errors
 /// If the cluster is not reached and its version was asked for by a flag that names it.
 pub async fn run(flags: &VersionFlags) -> Result<String, OperateError> {
-    let platform = format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH);
-    let mut versions =
-        json!({"clientVersion": {"version": env!("CARGO_PKG_VERSION"), "platform": platform}});
-    let mut text = format!("Client version: {} ({platform})\n", env!("CARGO_PKG_VERSION"));
+    let (mut text, client) = of_client(REVISION);
+    let mut versions = json!({"clientVersion": client});
     if !flags.client {
         let (server, kubernetes) = match Cluster::of(&flags.kubectl).await {
             Ok(cluster) => of_cluster(&cluster.client).await,
@@ -79,6 +91,16 @@ async fn of_cluster(client: &Client) -> (Result<String, String>, Result<String, 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_commit_of_the_command_is_told_if_its_build_knows_it() {
+        let (text, client) = of_client(Some("0a110bb-dirty"));
+        assert!(text.ends_with(", commit 0a110bb-dirty)\n"), "{text}");
+        assert_eq!(client["commit"], "0a110bb-dirty");
+        let (text, client) = of_client(None);
+        assert!(text.ends_with(")\n") && !text.contains("commit"), "{text}");
+        assert!(client.get("commit").is_none(), "{client}");
+    }
 
     #[tokio::test]
     async fn the_server_says_its_version_in_its_openapi_document() {

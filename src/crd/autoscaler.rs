@@ -43,10 +43,12 @@ const NEEDS_VALUE: &str = "needs at least one Object or External metric, or a cu
     printcolumn = r#"{"name":"Replicas","type":"integer","jsonPath":".status.currentReplicas"}"#,
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name":"Paused","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Paused\")].status"}"#,
+    printcolumn = r#"{"name":"Fallback","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"FallbackActive\")].status"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
     printcolumn = r#"{"name":"Able","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"AbleToScale\")].status"}"#,
     printcolumn = r#"{"name":"Active","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"ScalingActive\")].status"}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Message","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#
 )]
 #[x_kube(
     validation = Rule::new("self.maxReplicas >= self.minReplicas")

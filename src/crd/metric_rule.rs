@@ -6,8 +6,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// A rule of prometheus-adapter's form that a team writes for its own namespace: which series of the namespace are
-/// which metrics of its objects.
+/// spec is a rule in prometheus-adapter's form that a team writes for its own namespace: which series of the namespace
+/// are which metrics of its objects.
 #[derive(CustomResource, KubeSchema, Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[kube(
     group = "plimsoll.dev",
@@ -20,7 +20,8 @@ use std::collections::BTreeMap;
     printcolumn = r#"{"name":"Ready","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].status"}"#,
     printcolumn = r#"{"name":"Reason","type":"string","jsonPath":".status.conditions[?(@.type==\"Ready\")].reason"}"#,
     printcolumn = r#"{"name":"Metrics","type":"integer","jsonPath":".status.metricCount","description":"Number of served metrics."}"#,
-    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#
+    printcolumn = r#"{"name":"Age","type":"date","jsonPath":".metadata.creationTimestamp"}"#,
+    printcolumn = r#"{"name":"Message","type":"string","priority":1,"jsonPath":".status.conditions[?(@.type==\"Ready\")].message"}"#
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MetricRuleSpec {
@@ -114,11 +115,11 @@ impl RuleName {
     }
 }
 
-/// Which metrics are served, or why they are not.
+/// status has the served metrics, and why others are not served.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct MetricRuleStatus {
-    /// The generation of the spec that was looked at last.
+    /// observedGeneration is the generation of the spec that was read last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub observed_generation: Option<i64>,
     /// metricCount is the number of served metrics.

@@ -87,6 +87,7 @@ fn allow_numbers_for_quantities(value: &mut Value) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::hpa::ConditionKind;
 
     #[test]
     fn the_checked_in_definition_is_generated_from_the_types() {
@@ -96,6 +97,50 @@ mod tests {
             checked_in == custom_resource_definitions_yaml(),
             "{path} is out of date: run `make generate`"
         );
+    }
+
+    /// The fields of a schema and below whose descriptions do not begin with their names.
+    fn unnamed(schema: &Value) -> Vec<String> {
+        let mut found = Vec::new();
+        for (name, field) in schema["properties"].as_object().into_iter().flatten() {
+            let help = field["description"].as_str().unwrap_or_default();
+            if help.strip_prefix(name.as_str()).is_none_or(|rest| !rest.starts_with(' ')) {
+                found.push(format!("{name}: {help}"));
+            }
+            for below in [field, &field["items"], &field["additionalProperties"]] {
+                found.extend(unnamed(below));
+            }
+        }
+        found
+    }
+
+    /// As in Kubernetes, so that they can be read without it: `kubectl explain` shows many at once.
+    #[test]
+    fn the_description_of_a_field_of_a_metric_rule_begins_with_its_name() {
+        let definition = json!(metric_rule_definition());
+        let schema = &definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"];
+        let metadata = ["apiVersion", "kind", "metadata"];
+        let mut found = unnamed(schema);
+        found.retain(|field| metadata.iter().all(|name| !field.starts_with(name)));
+        assert_eq!(found, Vec::<String>::new());
+    }
+
+    #[test]
+    fn each_column_of_a_condition_reads_one_that_is_written() {
+        let definition = json!(custom_resource_definition());
+        let columns = &definition["spec"]["versions"][0]["additionalPrinterColumns"];
+        let mut fields = Vec::new();
+        for column in columns.as_array().unwrap() {
+            let path = column["jsonPath"].as_str().unwrap();
+            let condition = path.strip_prefix(".status.conditions[?(@.type==\"");
+            let Some((kind, field)) = condition.and_then(|rest| rest.split_once("\")].")) else {
+                continue;
+            };
+            assert!(ConditionKind::ALL.iter().any(|known| known.as_str() == kind), "{path}");
+            fields.push((column["name"].as_str().unwrap(), field));
+        }
+        assert!(fields.contains(&("Fallback", "status")), "{fields:?}");
+        assert!(fields.contains(&("Message", "message")), "{fields:?}");
     }
 
     #[test]

@@ -87,6 +87,9 @@ impl Shared {
         metrics.show(synced.clone());
         let live = LiveStatus::default();
         metrics.show_autoscalers(cluster.clone(), live.clone(), flags.autoscaler_metrics_limit);
+        if flags.memory_interval.is_zero() {
+            metrics.history_is_not_written();
+        }
         let samples = Store::new(prometheus.clone(), flags.sample_max_age, spawner.clone());
         let resources = Resources::new(api.clone());
         let live_config = LiveConfig::new(config);

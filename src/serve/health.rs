@@ -72,6 +72,7 @@ async fn version() -> impl IntoResponse {
         "major": major,
         "minor": minor,
         "gitVersion": concat!("v", env!("CARGO_PKG_VERSION")),
+        "gitCommit": crate::revision::REVISION.unwrap_or_default(),
         "platform": format!("{}/{}", std::env::consts::OS, std::env::consts::ARCH),
     }))
 }

@@ -50,6 +50,16 @@ mod tests {
         assert!(!text.contains("# EOF") && !text.contains("# UNIT"), "{text}");
     }
 
+    /// An alert compares the time of the last write: nothing is later or earlier than NaN.
+    #[test]
+    fn a_scaling_history_that_is_never_written_has_no_time() {
+        let metrics = Metrics::default();
+        let name = "plimsoll_scaling_history_last_write_timestamp_seconds";
+        assert!(metrics.prometheus_text().contains(&format!("\n{name} 0")));
+        metrics.history_is_not_written();
+        assert!(metrics.prometheus_text().contains(&format!("\n{name} NaN\n")));
+    }
+
     #[test]
     fn the_older_text_takes_no_longer_per_line_where_there_are_many() {
         let family = |at: usize| {

@@ -190,7 +190,7 @@ impl Default for Metrics {
             ),
             history_last_write: all.add(
                 ("scaling_history_last_write_timestamp", S, "gauge", &[]),
-                "Time of the last write of the scaling history by this replica, in Unix seconds; 0 if there was none",
+                "Time of the last write of the scaling history by this replica, in Unix seconds; 0 if there was none, NaN with --memory-interval=0s",
                 Gauge::default(),
             ),
             frozen: all.add(
@@ -385,6 +385,11 @@ impl Metrics {
         self.history_bytes.set(bytes as i64);
         self.history_left_out.set(left_out as i64);
         self.history_last_write.set(unix_seconds(at));
+    }
+
+    /// Notes that the scaling history is never written, so that nobody waits for it.
+    pub fn history_is_not_written(&self) {
+        self.history_last_write.set(f64::NAN);
     }
 
     /// Sets whether this replica leads.

@@ -79,7 +79,9 @@ fn check_takes_autoscalers_instead_of_a_configuration() {
     let nothing = plimsoll(&["check"]);
     assert_eq!(nothing.status.code(), Some(2));
     let text = String::from_utf8_lossy(&nothing.stderr);
-    assert!(text.contains("<CONFIG|--filename <FILE>>"), "{text}");
+    for way in ["CONFIG", "--config <FILE>", "--filename <FILE>"] {
+        assert!(text.contains(way), "{text}");
+    }
 }
 
 /// Runs it on objects in a file.
@@ -399,7 +401,11 @@ fn check_reads_a_configuration_from_standard_input() {
     assert!(text.starts_with("error: -:1:14: unknown field `podLable`"), "{text}");
     let (_, text) = checked(NO_RULES, &["-f", "-"]);
     assert!(text.contains("-: no Autoscaler or MetricRule is in it"), "{text}");
-    let output = plimsoll(&["check", "-", "-f", "-"]);
-    let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("either CONFIG or a file of -f"), "{text}");
+    for config in [&["--config", "-"][..], &["-"]] {
+        let output = plimsoll(&[&["check"], config, &["-f", "-"]].concat());
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("either CONFIG or a file of -f"), "{text}");
+    }
+    let output = plimsoll(&["check", "a.yaml", "--config=b.yaml"]);
+    assert_eq!(output.status.code(), Some(2));
 }

@@ -55,6 +55,25 @@ fn an_error_names_the_context_and_the_server() {
     }
 }
 
+/// A file of kubectl that is found, and not named, is that of the cluster, too.
+#[test]
+fn check_reads_the_cluster_that_any_flag_of_kubectl_names() {
+    let (_folder, path) = kubeconfig("https://127.0.0.1:1");
+    let autoscaler = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/examples/autoscaler.yaml");
+    let config = concat!(env!("CARGO_MANIFEST_DIR"), "/config/plimsoll.yaml");
+    for checked in [&["check", config][..], &["check", "-f", autoscaler]] {
+        for (flags, is_read) in
+            [(&["--context", "a"][..], true), (&["--as", "ann"], true), (&[], false)]
+        {
+            let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_plimsoll"));
+            command.args(checked).args(flags).env("KUBECONFIG", &path);
+            let said = String::from_utf8(command.output().unwrap().stdout).unwrap();
+            assert_eq!(said.contains("context a (https://127.0.0.1:1): "), is_read, "{said}");
+            assert_eq!(said.contains("Connection refused"), is_read, "{said}");
+        }
+    }
+}
+
 /// Answers each request in this way, one for each connection.
 fn server(status: &'static str, kind: &'static str, body: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();

@@ -106,6 +106,34 @@ fn kubectl_completes_by_the_program_under_another_name() {
     assert!(text.ends_with("\n:4\n"), "{text}");
 }
 
+/// Only pods serve, and the plugin is for people.
+#[test]
+fn the_help_of_the_plugin_of_kubectl_has_no_commands_of_pods() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = folder.path().join("kubectl-plimsoll");
+    std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_plimsoll"), &link).unwrap();
+    let run = |arguments: &[&str]| Command::new(&link).args(arguments).output().unwrap();
+    let commands = |help: &[u8]| {
+        let lines = std::str::from_utf8(help).unwrap().lines();
+        let words = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
+        words.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let helps: [&[&str]; 3] = [&[], &["-h"], &["help"]];
+    for arguments in helps {
+        let (own, plugin) = (plimsoll(arguments).stdout, run(arguments).stdout);
+        assert!(String::from_utf8_lossy(&plugin).contains("Usage: kubectl plimsoll "));
+        let (own, plugin) = (commands(&own), commands(&plugin));
+        for hidden in ["serve", "crd", "replay"] {
+            let has = |all: &[String]| all.iter().any(|word| word == hidden);
+            assert!(has(&own) && !has(&plugin), "{arguments:?} {hidden}: {plugin:?}");
+        }
+        assert!(plugin.iter().any(|word| word == "explain"), "{plugin:?}");
+    }
+    assert!(run(&["crd"]).status.success());
+    let help = String::from_utf8(run(&["explain", "-h"]).stdout).unwrap();
+    assert!(help.contains("Usage: kubectl plimsoll explain "), "{help}");
+}
+
 #[test]
 fn manual_pages_are_written_for_each_command() {
     let folder = tempfile::tempdir().unwrap();
@@ -131,16 +159,17 @@ fn convert_fails_if_an_object_was_left_out() {
         spec: {scaleTargetRef: {apiVersion: apps/v1, kind: Deployment, name: web}, maxReplicas: 3, \
         behavior: {scaleDown: {selectPolicy: disabled}}}\n";
     std::fs::write(file.path(), hpa).unwrap();
-    let output = plimsoll(&["convert", file.path().to_str().unwrap()]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(output.stdout.is_empty());
-    let error = String::from_utf8(output.stderr).unwrap();
-    assert!(
-        error.contains(
-            "error: HorizontalPodAutoscaler /web: left out: spec.behavior.scaleDown.selectPolicy"
-        ),
-        "{error}"
-    );
+    let path = file.path().to_str().unwrap();
+    for arguments in [&["convert", path][..], &["convert", "-f", path]] {
+        let output = plimsoll(arguments);
+        assert_eq!(output.status.code(), Some(1));
+        assert!(output.stdout.is_empty());
+        let error = String::from_utf8(output.stderr).unwrap();
+        let expected =
+            "error: HorizontalPodAutoscaler /web: left out: spec.behavior.scaleDown.selectPolicy";
+        assert!(error.contains(expected), "{error}");
+    }
+    assert_eq!(plimsoll(&["convert"]).status.code(), Some(2));
 }
 
 #[test]

@@ -50,6 +50,13 @@ fn without_prometheus_nothing_is_scaled_down_and_everything_recovers() {
             // The fallback applies.
             ns.wait_replicas("Deployment", "safe", SOON, |replicas| replicas == 5).await;
             ns.wait_condition("safe", "FallbackActive", SOON, |c| c["status"] == "True").await;
+            let columns = ["-n", "down", "get", "autoscaler", "safe", "-o", "wide"];
+            let table = bed.cluster.kubectl(&columns).await;
+            let lines: Vec<&str> = table.lines().collect();
+            let [head, row] = lines[..] else { panic!("{table}") };
+            let cell = |name: &str| &row[head.find(name).expect(name)..];
+            assert!(cell("FALLBACK").starts_with("True "), "{table}");
+            assert!(cell("MESSAGE").contains("Prometheus can't be reached"), "{table}");
         }
         bed.cluster.start_prometheus();
         let ns = Namespace { cluster: &bed.cluster, name: "down".to_owned() };

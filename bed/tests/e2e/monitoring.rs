@@ -86,12 +86,24 @@ fn grafanas_schema_accepts_the_dashboards_and_their_links_lead_somewhere() {
                 assert!(root().join(url).is_file(), "{url}");
             }
         }
+        // It begins with what it shows, and where that is described.
+        let about = &board["panels"][0];
+        let content = about["options"]["content"].as_str().unwrap();
+        assert_eq!(about["type"], "text");
+        for link in content.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()) {
+            let other = link.strip_prefix("/d/");
+            assert!(other.is_some_and(|uid| uids.contains(&uid)) || root().join(link).is_file());
+        }
+        let pages = content.split_whitespace().filter(|word| word.starts_with("docs/"));
+        assert!(pages.clone().count() > 0, "{content}");
+        assert!(pages.clone().all(|page| root().join(page).is_file()), "{content}");
         // A number that is a state has a word or a colour.
         for panel in board["panels"].as_array().unwrap() {
             let defaults = &panel["fieldConfig"]["defaults"];
             let says = defaults["thresholds"].is_object() || defaults["mappings"].is_array();
             assert!(panel["type"] != "stat" || says, "{panel}");
-            assert!(panel["type"] == "row" || defaults["unit"].is_string(), "{panel}");
+            let has_numbers = panel["type"] != "row" && panel["type"] != "text";
+            assert!(!has_numbers || defaults["unit"].is_string(), "{panel}");
         }
     }
 }
@@ -154,6 +166,7 @@ fn the_dashboards_show_data_and_every_metric_has_a_sane_name() {
                     let expr = expr.replace("=~\"$namespace\"", "=~\".*\"");
                     let expr = expr.replace("$namespace", "dashboard");
                     let expr = expr.replace("$cluster", ".*").replace("$job", ".*");
+                    let expr = expr.replace("$instance", ".*");
                     queries.push(expr.replace("$autoscaler", autoscaler));
                 }
             }

@@ -74,7 +74,7 @@ fn told(text: &str) -> String {
 pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
     let (servers, namespace) = (flags.prometheus_url.clone(), flags.namespace.clone());
     let mut converted = Converted { servers, namespace, ..Converted::default() };
-    for path in &flags.files {
+    for path in flags.all_files() {
         let text = objects::read(path)?;
         convert(&text, &mut converted).map_err(|error| error.of(path.display()))?;
     }

@@ -2,7 +2,7 @@
 
 use super::replicas::Replicas;
 use super::report::Group;
-use crate::commands::operate::{Cluster, lease_name};
+use crate::commands::operate::{Cluster, lease_name, named_leases};
 use crate::commands::story::span;
 use crate::config::ClusterFlags;
 use crate::control::within;
@@ -25,8 +25,11 @@ pub async fn check(cluster: &Cluster, flags: &ClusterFlags, replicas: &Replicas)
     match read {
         Ok(Some(lease)) => check_lease(&mut group, &name, &lease, replicas, now),
         Ok(None) => {
-            let hint = "--plimsoll-namespace and --lease name another one; with --leader-elect=false there is none";
-            group.failed(&format!("{name} is held"), "it does not exist", hint);
+            let others = named_leases(&cluster.other_leases().await);
+            let hint = format!(
+                "--plimsoll-namespace and --lease name another one{others}; with --leader-elect=false there is none"
+            );
+            group.failed(&format!("{name} is held"), "it does not exist", &hint);
         }
         Err(error) => {
             let hint = "the ClusterRole plimsoll:operator gives the right";

@@ -5,10 +5,11 @@ use super::error::{OperateError, error_before_write};
 use crate::clock::Clock;
 use crate::config::{ClusterFlags, KubectlFlags};
 use crate::connect::{self, ANSWER_TIMEOUT, AsKubectl, ConnectError};
+use crate::leader::NAME_LABEL;
 use k8s_openapi::api::authentication::v1::SelfSubjectReview;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::PostParams;
-use kube::{Api, Client};
+use kube::api::{ListParams, PostParams};
+use kube::{Api, Client, ResourceExt};
 
 /// The cluster of the flags.
 #[derive(Clone)]
@@ -71,6 +72,28 @@ impl Cluster {
     /// The Leases of Plimsoll's namespace.
     pub fn leases(&self, flags: &ClusterFlags) -> Api<Lease> {
         Api::namespaced(self.client.clone(), &flags.plimsoll_namespace)
+    }
+
+    /// The namespaces and names of Plimsoll's Leases, where the named one is none; none if they can't be listed.
+    pub async fn other_leases(&self) -> Vec<(String, String)> {
+        let api: Api<Lease> = Api::all(self.client.clone());
+        let ours = ListParams::default().labels(&format!("{}={}", NAME_LABEL.0, NAME_LABEL.1));
+        let Ok(found) = api.list(&ours).await else { return Vec::new() };
+        let name = |lease: &Lease| (lease.namespace().unwrap_or_default(), lease.name_any());
+        found.iter().map(name).collect()
+    }
+}
+
+/// The flags that name these Leases, as a hint behind another text; empty without any.
+pub fn named_leases(leases: &[(String, String)]) -> String {
+    let flags = |(namespace, name): &(String, String)| {
+        plain(&format!("--plimsoll-namespace={namespace} --lease={name}")).into_owned()
+    };
+    match leases {
+        [] => String::new(),
+        leases => {
+            format!("; there is {}", leases.iter().map(flags).collect::<Vec<_>>().join(" and "))
+        }
     }
 }
 

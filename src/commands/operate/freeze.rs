@@ -2,7 +2,7 @@
 //! former leader can write any more, and say which.
 
 use super::super::story::plain;
-use super::cluster::{Cluster, lease_name};
+use super::cluster::{Cluster, lease_name, named_leases};
 use super::error::{OperateError, error_before_write, write_error};
 use crate::clock::WallClock;
 use crate::config::{ClusterFlags, FreezeFlags};
@@ -152,7 +152,7 @@ async fn request(
     let mut lease = match written {
         Ok(lease) => lease,
         Err(kube::Error::Api(status)) if status.code == 404 && status.reason == "NotFound" => {
-            let others = other_leases(&cluster.client).await;
+            let others = named_leases(&cluster.other_leases().await);
             return Err(OperateError::NoLease { lease: object, others });
         }
         Err(error) => return Err(write_error(lease_name(flags))(error)),
@@ -189,20 +189,6 @@ async fn request(
             lease = now;
         }
     }
-}
-
-/// The flags of Plimsoll's Leases in the cluster, as a hint; empty if they can't be listed.
-async fn other_leases(client: &Client) -> String {
-    let api: Api<Lease> = Api::all(client.clone());
-    let ours = ListParams::default().labels(&format!("{}={}", NAME_LABEL.0, NAME_LABEL.1));
-    let Ok(found) = api.list(&ours).await else { return String::new() };
-    let flags_of = |lease: &Lease| {
-        let namespace = lease.namespace().unwrap_or_default();
-        let flags = format!("--plimsoll-namespace={namespace} --lease={}", lease.name_any());
-        plain(&flags).into_owned()
-    };
-    let found: Vec<_> = found.iter().map(flags_of).collect();
-    if found.is_empty() { String::new() } else { format!("; there is {}", found.join(" and ")) }
 }
 
 /// The autoscalers that continue to scale, as others execute them.

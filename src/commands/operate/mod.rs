@@ -14,7 +14,7 @@ mod pause;
 mod status;
 mod terminal;
 
-pub(super) use cluster::{Cluster, lease_name};
+pub(super) use cluster::{Cluster, lease_name, named_leases};
 pub use compare::compare;
 pub use error::OperateError;
 pub(super) use error::{error_before_write, write_error};

@@ -3,7 +3,7 @@
 use super::super::convert::yaml;
 use super::super::story::{clean, plain, span};
 use super::super::table::{Align, table};
-use super::cluster::{Cluster, lease_name};
+use super::cluster::{Cluster, lease_name, named_leases};
 use super::error::{OperateError, api_error};
 use super::missing::no_namespace;
 use super::terminal::{cut, width};
@@ -31,6 +31,10 @@ async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, Ope
         Err(error) if !error.is_refused() => return Err(error),
         lease => lease,
     };
+    let other_leases = match &lease {
+        Ok(None) => cluster.other_leases().await,
+        _ => Vec::new(),
+    };
     let rows = rows(cluster, flags).await;
     let missing = match (rows.as_deref(), &flags.namespace) {
         (Ok([]), Some(namespace)) => no_namespace(&cluster.client, namespace).await,
@@ -40,7 +44,8 @@ async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, Ope
     match (&lease, &rows) {
         (Ok(None), Err(rows)) if rows.is_unknown_kind() => {
             return Err(OperateError::Refused(format!(
-                "Plimsoll's definitions are not installed, and there is no {lease_name}"
+                "Plimsoll's definitions are not installed, and there is no {lease_name}{}",
+                named_leases(&other_leases)
             )));
         }
         (Err(lease), Err(rows)) => {
@@ -49,7 +54,7 @@ async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, Ope
         }
         _ => {}
     }
-    let shown = Status { cluster, lease, rows, missing, lease_name };
+    let shown = Status { cluster, lease, other_leases, rows, missing, lease_name };
     Ok(match flags.output {
         TableFormat::Text | TableFormat::Wide => shown.text(flags),
         TableFormat::Name => {
@@ -67,6 +72,8 @@ async fn status_of(cluster: &Cluster, flags: &StatusFlags) -> Result<String, Ope
 struct Status<'a> {
     cluster: &'a Cluster,
     lease: Result<Option<Leader>, OperateError>,
+    /// Where the named Lease is none: namespaces and names of others.
+    other_leases: Vec<(String, String)>,
     rows: Result<Vec<Row>, OperateError>,
     /// That there is no such namespace.
     missing: Option<String>,
@@ -80,7 +87,10 @@ impl Status<'_> {
         let mut text = format!("Context      {place}\n");
         text += &match &self.lease {
             Ok(Some(leader)) => leader.text(self.now()),
-            Ok(None) => format!("Leader       none: there is no {}\n", self.lease_name),
+            Ok(None) => {
+                let others = named_leases(&self.other_leases);
+                format!("Leader       none: there is no {}{others}\n", self.lease_name)
+            }
             Err(error) => format!("Leader       not known: {error}\n"),
         };
         let rows = match &self.rows {
@@ -122,6 +132,10 @@ impl Status<'_> {
         match &self.lease {
             Ok(leader) => json["leader"] = leader.as_ref().map_or(Value::Null, Leader::json),
             Err(error) => json["leaderError"] = error.to_string().into(),
+        }
+        if !self.other_leases.is_empty() {
+            let lease = |(namespace, name): &(String, String)| json!({"namespace": namespace, "name": name});
+            json["otherLeases"] = self.other_leases.iter().map(lease).collect();
         }
         match &self.rows {
             Ok(rows) => json["autoscalers"] = rows.iter().map(Row::json).collect(),
@@ -419,6 +433,27 @@ mod tests {
             cluster.told(error).to_string(),
             "context test (https://test): Plimsoll's definitions are not installed, and there is no Lease plimsoll/plimsoll"
         );
+    }
+
+    #[tokio::test]
+    async fn other_leases_of_plimsoll_are_named_where_there_is_none_of_that_name() {
+        let (client, _) = fake::api(|request| match request.line.ends_with("/leases") {
+            true => {
+                assert!(request.query.contains("app.kubernetes.io%2Fname%3Dplimsoll"));
+                let lease = json!({"metadata": {"namespace": "scaling", "name": "second"}});
+                (200, json!({"metadata": {}, "items": [lease]}))
+            }
+            false => (200, json!({"metadata": {}, "items": []})),
+        });
+        let cluster = Cluster::fake(client);
+        let text = status_of(&cluster, &flags(None)).await.unwrap();
+        let line = "Leader       none: there is no Lease plimsoll/plimsoll; \
+                    there is --plimsoll-namespace=scaling --lease=second\n";
+        assert!(text.contains(line), "{text}");
+        let json = StatusFlags { output: TableFormat::Json, ..flags(None) };
+        let json: Value = serde_json::from_str(&status_of(&cluster, &json).await.unwrap()).unwrap();
+        assert_eq!(json["otherLeases"], json!([{"namespace": "scaling", "name": "second"}]));
+        assert!(json["leader"].is_null(), "{json}");
     }
 
     #[tokio::test]

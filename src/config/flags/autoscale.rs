@@ -71,8 +71,7 @@ pub struct AutoscaleFlags {
     #[arg(long)]
     pub preview: bool,
 
-    /// Whether it is sent: none, it is created; server, the API server checks it without storing it; client, it is
-    /// only printed.
+    /// none: create the Autoscaler. server: let the API server check it without storing it. client: print it only.
     #[arg(long, value_enum, num_args = 0..=1, require_equals = true, default_value = "none",
         default_missing_value = "client", hide_possible_values = true, value_name = "none|server|client")]
     pub dry_run: DryRun,
@@ -103,11 +102,11 @@ pub enum PerFlag {
 /// Whether an object is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DryRun {
-    /// It is created.
+    /// Create the object.
     None,
-    /// It is checked by the API server, and not stored.
+    /// Let the API server check the object without storing it.
     Server,
-    /// It is not sent.
+    /// Print the object only.
     Client,
 }
 

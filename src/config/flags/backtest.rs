@@ -80,8 +80,8 @@ pub struct RecordedFlags {
 /// The flags of `plimsoll backtest`.
 #[derive(Clone, Debug, Args)]
 pub struct BacktestFlags {
-    /// Files with the autoscalers to try. - means standard input. Those of one workload are compared with each other.
-    /// Several workloads need --prometheus-url.
+    /// Files with the autoscalers to try. - means standard input. Autoscalers of one workload are compared with each
+    /// other. Several workloads need --prometheus-url.
     #[arg(short = 'f', long = "filename", value_name = "FILE", required = true)]
     pub files: Vec<PathBuf>,
 
@@ -110,7 +110,7 @@ pub struct BacktestFlags {
 /// How a metric answers to scaling.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Feedback {
-    /// It is what waits in a queue.
+    /// The length of a queue.
     Queue,
 }
 

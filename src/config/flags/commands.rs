@@ -4,7 +4,7 @@ use super::kubectl::{CLUSTER, KubectlFlags};
 use super::parse::{Moment, duration, duration_back, moment, server_url};
 use super::prometheus::PrometheusFlags;
 use clap::{ArgGroup, Args, ValueEnum};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// How a command reaches the cluster, and Plimsoll in it.
@@ -247,10 +247,15 @@ pub struct UiFlags {
 
 /// The flags of `plimsoll convert`.
 #[derive(Clone, Debug, Args)]
+#[command(group(ArgGroup::new("converted").args(["files", "filename"]).required(true).multiple(true)))]
 pub struct ConvertFlags {
-    /// Files with HorizontalPodAutoscalers and ScaledObjects; - is the standard input.
-    #[arg(value_name = "FILE", required = true)]
+    /// Files with HorizontalPodAutoscalers and ScaledObjects. - means standard input.
+    #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
+
+    /// The same, as kubectl has it. May be repeated: -f a.yaml -f b.yaml.
+    #[arg(short = 'f', long, value_name = "FILE")]
+    pub filename: Vec<PathBuf>,
 
     /// Namespace of objects without one, as `kubectl apply -n` sets it.
     #[arg(short, long, value_name = "NAME")]
@@ -263,14 +268,25 @@ pub struct ConvertFlags {
     pub prometheus_url: Vec<String>,
 }
 
+impl ConvertFlags {
+    /// The files: those without a flag first.
+    pub fn all_files(&self) -> impl Iterator<Item = &Path> {
+        self.files.iter().chain(&self.filename).map(PathBuf::as_path)
+    }
+}
+
 /// The flags of `plimsoll check`.
 #[derive(Clone, Debug, Args)]
-#[command(group(ArgGroup::new("checked").args(["file", "objects"]).required(true).multiple(true)))]
+#[command(group(ArgGroup::new("checked").args(["file", "config", "objects"]).required(true).multiple(true)))]
 pub struct CheckFlags {
     /// Configuration file. With -f it also sets the labels, shared namespaces and rules for the queries of these
     /// files. If not set, the default labels. - means standard input.
     #[arg(value_name = "CONFIG")]
     pub file: Option<PathBuf>,
+
+    /// The same as CONFIG, under the name that it has for plimsoll serve.
+    #[arg(long, value_name = "FILE", conflicts_with = "file")]
+    pub config: Option<PathBuf>,
 
     /// File with Autoscalers and MetricRules, or a folder with such files. - means standard input. May be repeated:
     /// -f a.yaml -f b.yaml.
@@ -282,7 +298,7 @@ pub struct CheckFlags {
     pub namespace: Option<String>,
 
     /// Check the Autoscalers of -f against the cluster: other writers of the replicas, other autoscalers, missing
-    /// requests, pods of other workloads. Implied by --kubeconfig and --context.
+    /// requests, pods of other workloads. Implied by --kubeconfig, --context and --as.
     #[arg(long, requires = "objects")]
     pub cluster: bool,
 
@@ -312,11 +328,14 @@ pub struct CheckFlags {
 }
 
 impl CheckFlags {
+    /// The configuration file.
+    pub fn config_file(&self) -> Option<&Path> {
+        self.file.as_deref().or(self.config.as_deref())
+    }
+
     /// Whether to look at the cluster around the Autoscalers.
     pub fn looks_around(&self) -> bool {
-        let kubectl = &self.kubectl;
-        let names_it = self.cluster || kubectl.kubeconfig.is_some() || kubectl.context.is_some();
-        names_it && !self.objects.is_empty()
+        (self.cluster || self.kubectl.is_given()) && !self.objects.is_empty()
     }
 }
 

@@ -33,8 +33,8 @@ pub struct KubectlFlags {
 }
 
 impl KubectlFlags {
-    /// Whether a flag names the cluster.
+    /// Whether a flag names the cluster, or the user with whose rights it is read.
     pub fn is_given(&self) -> bool {
-        self.kubeconfig.is_some() || self.context.is_some()
+        self.kubeconfig.is_some() || self.context.is_some() || self.impersonate.is_some()
     }
 }

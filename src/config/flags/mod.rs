@@ -24,15 +24,26 @@ pub use parse::{Moment, above_zero};
 pub use prometheus::{PrometheusFlags, PrometheusVerb};
 pub use serve::{ServeFlags, TlsVersion};
 
-use clap::{Parser, Subcommand};
+use crate::revision::LONG_VERSION;
+use clap::{CommandFactory, Parser, Subcommand};
 
 /// Prometheus-based custom metrics adapter and horizontal autoscaler for Kubernetes.
 #[derive(Debug, Parser)]
-#[command(name = "plimsoll", version, after_help = AFTER_HELP)]
+#[command(name = "plimsoll", version, long_version = LONG_VERSION.as_str(), after_help = AFTER_HELP)]
 pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// The command line of the plugin of kubectl. What pods run and what the project's own tools read is not in its
+    /// help, and works all the same.
+    pub fn of_plugin() -> clap::Command {
+        let cli = Self::command().bin_name("kubectl plimsoll");
+        let hide = |cli: clap::Command, name: &str| cli.mut_subcommand(name, |one| one.hide(true));
+        ["serve", "crd", "replay"].into_iter().fold(cli, hide)
+    }
 }
 
 const AFTER_HELP: &str = "Flags of kubectl, such as --context and -n, may stand before the command, too. Each command lists its flags: plimsoll COMMAND -h.
@@ -101,10 +112,10 @@ pub enum Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+        Cli::of_plugin().debug_assert();
     }
 }

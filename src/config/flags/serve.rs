@@ -34,7 +34,7 @@ pub struct ServeFlags {
     #[doc(hidden)]
     pub prometheus: PrometheusFlags,
 
-    /// How long query results are cached. One that an API client reads shortly before it expires is refreshed meanwhile.
+    /// How long query results are cached. Results that API clients read are refreshed shortly before they expire.
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = duration, help_heading = PROMETHEUS)]
     pub sample_max_age: Duration,
 
