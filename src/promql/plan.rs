@@ -154,7 +154,7 @@ impl<'a> Unfiltered<'a> {
     fn of(
         parameter: usize,
         likely: &[&'a Arguments],
-        input: PlanInput<'_>,
+        input: PlanInput<'a>,
         estimates: Estimates,
         limits: Limits,
     ) -> Option<Self> {
@@ -171,15 +171,14 @@ impl<'a> Unfiltered<'a> {
         }
         let joined = (limits.joined_series as f64 / per_set.max(1.0)) as usize;
         let joined = joined.clamp(1, limits.values);
-        let is_in = |these: &BTreeSet<Arguments>| {
-            let these: BTreeSet<_> = these.iter().map(|one| others(one, parameter)).collect();
-            move |set: &Vec<&[String]>| these.contains(set)
+        let sets_of = |these: &'a BTreeSet<Arguments>| -> BTreeSet<Vec<&'a [String]>> {
+            these.iter().map(|one| others(one, parameter)).collect()
         };
-        let (is_pending, is_expected) = (is_in(input.pending), is_in(input.expected));
+        let (of_pending, of_expected) = (sets_of(input.pending), sets_of(input.expected));
         let (pending, other): (Vec<_>, Vec<_>) =
-            sets.into_iter().partition(|(set, _)| is_pending(set));
+            sets.into_iter().partition(|(set, _)| of_pending.contains(set));
         let count = pending.len().div_ceil(joined) * joined;
-        let expected = other.into_iter().filter(|(set, _)| is_expected(set));
+        let expected = other.into_iter().filter(|(set, _)| of_expected.contains(set));
         let sets: Vec<_> = pending.into_iter().chain(expected).take(count).collect();
         let sets: Vec<_> = sets.into_iter().map(|(_, queries)| queries).collect();
         let (count, series) = (sets.len().div_ceil(joined), per_set * sets.len() as f64);
@@ -254,6 +253,7 @@ pub fn single(shape: &QueryShape, arguments: &Arguments) -> PlannedQuery {
 mod tests {
     use super::super::shape::ShapedQuery;
     use super::*;
+    use std::sync::Arc;
 
     fn parameters(query: &ShapedQuery) -> Vec<(&str, bool)> {
         query.shape.parameters.iter().map(|p| (p.name.as_str(), p.in_result)).collect()
@@ -331,12 +331,15 @@ mod tests {
     }
 
     /// The queries of ten pods each of so many workloads in each of so many namespaces.
-    fn of_namespaces(namespaces: usize, workloads: usize) -> (QueryShape, BTreeSet<Arguments>) {
+    fn of_namespaces(
+        namespaces: usize,
+        workloads: usize,
+    ) -> (Arc<QueryShape>, BTreeSet<Arguments>) {
         let query = |namespace: usize, app: usize| {
             ShapedQuery::of(&format!(r#"sum by (pod) (x{{app="{app}",ns="n-{namespace:03}"}})"#))
         };
         let of = |namespace| (0..workloads).map(move |app| query(namespace, app).arguments);
-        (query(0, 0).shape.clone(), (0..namespaces).flat_map(of).collect())
+        (query(0, 0).shape, (0..namespaces).flat_map(of).collect())
     }
 
     #[test]
