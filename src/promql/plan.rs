@@ -344,7 +344,7 @@ mod tests {
 
     #[test]
     fn a_response_is_of_as_many_namespaces_as_fit_into_it() {
-        let (shape, all) = of_namespaces(10, 200);
+        let (shape, all) = of_namespaces(10, 600);
         let estimates = |per_namespace| Estimates {
             filtered_series: Some(10.0),
             unfiltered_series: Some(per_namespace),

@@ -238,7 +238,8 @@ mod tests {
             ((2, 3), None, Some("rules[0]")),
             ((2, 3), Some(Kind::List), Some("rules[0]")),
             ((2, 3), Some(Kind::Fields), Some("rules")),
-            ((6, 10), Some(Kind::Text), Some("passOn.a.b.url")),
+            ((6, 10), Some(Kind::List), Some("passOn.a.b.url")),
+            ((6, 10), Some(Kind::Text), None),
             ((9, 9), None, None),
         ] {
             assert_eq!(places.path(at, expected).as_deref(), path, "{at:?} {expected:?}");
