@@ -2,7 +2,7 @@
 
 use super::autoscalers::{self, AutoscalerCollector, AutoscalerSource};
 use super::decisions::{self, DecisionCollector};
-use super::exposition::as_prometheus_text;
+use super::exposition::PrometheusText;
 use super::kube::KubeMetrics;
 use super::process::{self, ProcessCollector, WatchCollector};
 use super::registrar::{MetricDescription, Registrar, seconds};
@@ -440,14 +440,18 @@ impl Metrics {
 
     /// All metrics in OpenMetrics.
     pub fn openmetrics(&self) -> String {
-        let mut text = String::new();
-        encode(&mut text, &self.registry).expect("a String takes all that is written to it");
-        text
+        self.encoded()
     }
 
     /// All metrics in Prometheus's text format.
     pub fn prometheus_text(&self) -> String {
-        as_prometheus_text(&self.openmetrics())
+        self.encoded::<PrometheusText>().into_text()
+    }
+
+    fn encoded<T: Default + std::fmt::Write>(&self) -> T {
+        let mut text = T::default();
+        encode(&mut text, &self.registry).expect("it takes all that is written to it");
+        text
     }
 }
 
