@@ -6,7 +6,7 @@
 //! pattern: 12 us each. All costs are expressed in series.
 
 /// The cost of a query, in series.
-const QUERY: f64 = 150.0;
+pub(super) const QUERY: f64 = 150.0;
 /// The cost of a label value that a query names, in series.
 const VALUE: f64 = 2.0;
 /// The most values of a label that Prometheus looks up in its index. From 256 on (`maxSetMatches` in

@@ -138,6 +138,14 @@ pub fn plan(
     pending.iter().map(one).collect()
 }
 
+/// The queries that differ in one parameter alone.
+#[derive(Default)]
+struct ArgumentSet<'a> {
+    queries: Vec<&'a Arguments>,
+    is_pending: bool,
+    is_expected: bool,
+}
+
 /// Queries that leave a parameter unmatched.
 struct Unfiltered<'a> {
     parameter: usize,
@@ -149,8 +157,8 @@ struct Unfiltered<'a> {
 
 impl<'a> Unfiltered<'a> {
     /// Those for the argument sets of all pending queries, each for as many sets as the limits allow; the last one has room
-    /// for sets of expected queries. One for each set while it is not known how many series a set has. None if the
-    /// result for one would be too large.
+    /// for sets of expected queries, and of recent ones if a set has fewer series than a query costs. One for each set
+    /// while it is not known how many series a set has. None if the result for one would be too large.
     fn of(
         parameter: usize,
         likely: &[&'a Arguments],
@@ -158,9 +166,13 @@ impl<'a> Unfiltered<'a> {
         estimates: Estimates,
         limits: Limits,
     ) -> Option<Self> {
-        let mut sets: BTreeMap<Vec<&[String]>, Vec<&'a Arguments>> = BTreeMap::new();
-        for arguments in likely {
-            sets.entry(others(arguments, parameter)).or_default().push(arguments);
+        let PlanInput { pending, expected, .. } = input;
+        let mut sets: BTreeMap<Vec<&[String]>, ArgumentSet<'a>> = BTreeMap::new();
+        for &arguments in likely {
+            let set = sets.entry(others(arguments, parameter)).or_default();
+            set.is_pending = set.is_pending || pending.contains(arguments);
+            set.is_expected = set.is_expected || expected.contains(arguments);
+            set.queries.push(arguments);
         }
         let of_query = estimates.filtered_series.unwrap_or(0.0);
         let guessed = of_query * likely.len() as f64 / sets.len() as f64;
@@ -171,16 +183,12 @@ impl<'a> Unfiltered<'a> {
         }
         let joined = (limits.joined_series as f64 / per_set.max(1.0)) as usize;
         let joined = joined.clamp(1, limits.values);
-        let sets_of = |these: &'a BTreeSet<Arguments>| -> BTreeSet<Vec<&'a [String]>> {
-            these.iter().map(|one| others(one, parameter)).collect()
-        };
-        let (of_pending, of_expected) = (sets_of(input.pending), sets_of(input.expected));
-        let (pending, other): (Vec<_>, Vec<_>) =
-            sets.into_iter().partition(|(set, _)| of_pending.contains(set));
+        let (pending, other): (Vec<_>, Vec<_>) = sets.into_values().partition(|set| set.is_pending);
         let count = pending.len().div_ceil(joined) * joined;
-        let expected = other.into_iter().filter(|(set, _)| of_expected.contains(set));
-        let sets: Vec<_> = pending.into_iter().chain(expected).take(count).collect();
-        let sets: Vec<_> = sets.into_iter().map(|(_, queries)| queries).collect();
+        let comes_along = |set: &ArgumentSet<'_>| set.is_expected || per_set < cost::QUERY;
+        let others = other.into_iter().filter(comes_along);
+        let sets = pending.into_iter().chain(others).take(count).map(|set| set.queries);
+        let sets: Vec<_> = sets.collect();
         let (count, series) = (sets.len().div_ceil(joined), per_set * sets.len() as f64);
         let cost = cost::unfiltered(sets.iter().map(Vec::len).sum(), count, series);
         let size = estimates.unfiltered_series.map_or(1, |_| joined);
@@ -363,17 +371,24 @@ mod tests {
         assert_eq!(sets(&large), [Some(1); 10]);
         assert!(!planned(&shape, &all, estimates(50_000.0), limits)[0].is_unfiltered());
 
-        // Where one namespace is asked for, those whose results have expired come along, and no others.
+        // Where one namespace is asked for, those whose results have expired come along.
         let of = |namespaces: std::ops::Range<usize>| -> BTreeSet<Arguments> {
             let of = |namespace: usize| format!("n-{namespace:03}");
             let names: BTreeSet<String> = namespaces.map(of).collect();
             let is_of = |arguments: &&Arguments| names.contains(&arguments[1][0]);
             all.iter().filter(is_of).cloned().collect()
         };
-        for (expired, expected) in [(4..4, 1), (4..5, 2), (4..9, 3)] {
+        for (per_namespace, expired, expected) in [
+            (6_000.0, 4..4, 1),
+            (6_000.0, 4..5, 2),
+            (6_000.0, 4..9, 3),
+            // Fewer than another query would cost.
+            (100.0, 4..4, 10),
+        ] {
             let (pending, expired) = (of(3..4), of(expired));
             let input = PlanInput { pending: &pending, expected: &expired, recent: &all };
-            assert_eq!(sets(&plan(&shape, input, estimates(6_000.0), limits)), [Some(expected)]);
+            let planned = plan(&shape, input, estimates(per_namespace), limits);
+            assert_eq!(sets(&planned), [Some(expected)], "{per_namespace} {expected}");
         }
     }
 
