@@ -159,6 +159,11 @@ impl CheckpointStore {
         Ok(all)
     }
 
+    /// Notes that what was written last is what there is.
+    pub fn note_nothing_to_write(&self) {
+        self.metrics.history_is_written(self.clock.wall());
+    }
+
     fn undecodable(&self) -> std::sync::MutexGuard<'_, Option<Undecodable>> {
         self.undecodable.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -148,6 +148,7 @@ impl Checkpointer {
         }
         let current = current();
         if current == self.saved && !self.failed {
+            store.note_nothing_to_write();
             return;
         }
         let all =

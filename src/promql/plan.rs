@@ -25,6 +25,7 @@
 
 use super::cost::{self, Estimates, Limits};
 use super::shape::{Arguments, QueryShape};
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A label is left unmatched only if the queries name more values of it than this.
@@ -111,20 +112,16 @@ pub fn plan(
         .filter(|unfiltered| unfiltered.cost < filtered.min(single));
     if let Some(Unfiltered { parameter, queries, .. }) = unfiltered {
         let of = |queries: &Vec<_>| batch(shape, queries, Some(parameter), match_required);
-        if estimates.unfiltered_series.is_some() {
-            return queries.iter().map(of).collect();
-        }
-        // One that shows how many series a set has, and the rest as if they had too many.
-        let first = queries.iter().max_by_key(|queries| queries.len()).map(of);
-        let covers = |one: &Arguments| first.iter().any(|first| first.coverage.contains(one));
-        let pending = &pending.iter().filter(|one| !covers(one)).cloned().collect();
-        let estimates = Estimates { unfiltered_series: Some(f64::INFINITY), ..estimates };
+        let sent: Vec<PlannedQuery> = queries.iter().map(of).collect();
+        let is_left = |one: &&Arguments| !sent.iter().any(|sent| sent.coverage.contains(one));
+        let pending = &pending.iter().filter(is_left).cloned().collect();
         let (expected, recent) = (&BTreeSet::new(), &BTreeSet::new());
+        let estimates = Estimates { unfiltered_series: Some(f64::INFINITY), ..estimates };
         let rest = match BTreeSet::is_empty(pending) {
             true => Vec::new(),
             false => plan(shape, PlanInput { pending, expected, recent }, estimates, limits),
         };
-        return first.into_iter().chain(rest).collect();
+        return sent.into_iter().chain(rest).collect();
     }
     if filtered < single && queries.len() > 1 {
         // Batches of equal size: a small remainder would hardly be worth a query.
@@ -156,9 +153,10 @@ struct Unfiltered<'a> {
 }
 
 impl<'a> Unfiltered<'a> {
-    /// Those for the argument sets of all pending queries, each for as many sets as the limits allow; the last one has room
-    /// for sets of expected queries, and of recent ones if a set has fewer series than a query costs. One for each set
-    /// while it is not known how many series a set has. None if the result for one would be too large.
+    /// Those for the argument sets of pending queries, each for as many sets as are joined, and all within the most series
+    /// of a result: those with the most queries first. There is room for sets of expected queries, and for recent ones
+    /// that have fewer series together than a query costs. While it is not known how many series a set has, one set
+    /// shows it. None if the result for one would be too large.
     fn of(
         parameter: usize,
         likely: &[&'a Arguments],
@@ -176,23 +174,32 @@ impl<'a> Unfiltered<'a> {
         }
         let of_query = estimates.filtered_series.unwrap_or(0.0);
         let guessed = of_query * likely.len() as f64 / sets.len() as f64;
-        let per_set = estimates.unfiltered_series.unwrap_or(guessed);
+        // A set has at least what was seen of its queries: another one may be empty.
+        let per_set = estimates.unfiltered_series.map_or(guessed, |series| series.max(guessed));
         // Where none are to be sent, the estimate is the limit.
         if per_set >= limits.series as f64 {
             return None;
         }
-        let joined = (limits.joined_series as f64 / per_set.max(1.0)) as usize;
-        let joined = joined.clamp(1, limits.values);
-        let (pending, other): (Vec<_>, Vec<_>) = sets.into_values().partition(|set| set.is_pending);
-        let count = pending.len().div_ceil(joined) * joined;
-        let comes_along = |set: &ArgumentSet<'_>| set.is_expected || per_set < cost::QUERY;
-        let others = other.into_iter().filter(comes_along);
-        let sets = pending.into_iter().chain(others).take(count).map(|set| set.queries);
-        let sets: Vec<_> = sets.collect();
+        let fit = |series: f64| (series / per_set.max(1.0)) as usize;
+        let joined = fit(limits.joined_series as f64).clamp(1, limits.values);
+        let (mut sets, others): (Vec<_>, Vec<_>) =
+            sets.into_values().partition(|set| set.is_pending);
         let (count, series) = (sets.len().div_ceil(joined), per_set * sets.len() as f64);
-        let cost = cost::unfiltered(sets.iter().map(Vec::len).sum(), count, series);
-        let size = estimates.unfiltered_series.map_or(1, |_| joined);
-        let queries = sets.chunks(size).map(|sets| sets.concat()).collect();
+        let all = sets.iter().map(|set| set.queries.len()).sum();
+        let cost = cost::unfiltered(all, count, series);
+        sets.sort_by_key(|set| Reverse(set.queries.len()));
+        if estimates.unfiltered_series.is_none() {
+            sets.truncate(1);
+        } else {
+            sets.truncate(fit(limits.series as f64).max(1));
+            let room = sets.len().div_ceil(joined) * joined;
+            let (expected, recent): (Vec<_>, Vec<_>) =
+                others.into_iter().partition(|set| set.is_expected);
+            let along = expected.into_iter().chain(recent.into_iter().take(fit(cost::QUERY)));
+            sets.extend(along.take(room - sets.len()));
+        }
+        let sets: Vec<_> = sets.into_iter().map(|set| set.queries).collect();
+        let queries = sets.chunks(joined).map(|sets| sets.concat()).collect();
         Some(Self { parameter, queries, cost })
     }
 }
@@ -362,13 +369,22 @@ mod tests {
             planned.iter().map(|planned| planned.argument_sets).collect()
         };
         let limits = Limits::default();
-        let few = planned(&shape, &all, estimates(2_000.0), limits);
-        assert_eq!(sets(&few), [Some(10)]);
+        let (small, few) = of_namespaces(10, 200);
+        assert_eq!(sets(&planned(&small, &few, estimates(2_000.0), limits)), [Some(10)]);
+        // Sets that nobody waits for come along while they have fewer series together than a query costs.
+        let recent = of_namespaces(20, 70).1;
+        let pending = recent.iter().filter(|one| one[1] == ["n-000"]).cloned().collect();
+        let input = PlanInput { pending: &pending, expected: &BTreeSet::new(), recent: &recent };
+        let tiny = Estimates { filtered_series: Some(1.0), ..estimates(70.0) };
+        assert_eq!(sets(&plan(&shape, input, tiny, limits)), [Some(3)]);
+        // Within 50,000 series: the queries of the other two namespaces name their values.
         let many = planned(&shape, &all, estimates(6_000.0), limits);
-        assert_eq!(sets(&many), [Some(3), Some(3), Some(3), Some(1)]);
+        assert_eq!(sets(&many)[..4], [Some(3), Some(3), Some(2), None]);
+        // One that is empty says nothing of the others.
+        assert_eq!(sets(&planned(&shape, &all, estimates(0.0), limits)), sets(&many));
         // One by itself may be larger than what is joined, but not than a result.
         let large = planned(&shape, &all, estimates(20_001.0), Limits { values: 1, ..limits });
-        assert_eq!(sets(&large), [Some(1); 10]);
+        assert_eq!(sets(&large)[..3], [Some(1), Some(1), None]);
         assert!(!planned(&shape, &all, estimates(50_000.0), limits)[0].is_unfiltered());
 
         // Where one namespace is asked for, those whose results have expired come along.
@@ -378,17 +394,11 @@ mod tests {
             let is_of = |arguments: &&Arguments| names.contains(&arguments[1][0]);
             all.iter().filter(is_of).cloned().collect()
         };
-        for (per_namespace, expired, expected) in [
-            (6_000.0, 4..4, 1),
-            (6_000.0, 4..5, 2),
-            (6_000.0, 4..9, 3),
-            // Fewer than another query would cost.
-            (100.0, 4..4, 10),
-        ] {
+        for (expired, expected) in [(4..4, 1), (4..5, 2), (4..9, 3)] {
             let (pending, expired) = (of(3..4), of(expired));
             let input = PlanInput { pending: &pending, expected: &expired, recent: &all };
-            let planned = plan(&shape, input, estimates(per_namespace), limits);
-            assert_eq!(sets(&planned), [Some(expected)], "{per_namespace} {expected}");
+            let planned = plan(&shape, input, estimates(6_000.0), limits);
+            assert_eq!(sets(&planned), [Some(expected)]);
         }
     }
 
@@ -401,7 +411,7 @@ mod tests {
         let planned = planned(&shape, &all, first, Limits::default());
         assert_eq!(planned[0].argument_sets, Some(1));
         // That with the most queries.
-        assert_eq!((planned[0].batch.len(), planned[0].batch[0][1][0].as_str()), (100, "n-009"));
+        assert_eq!((planned[0].batch.len(), planned[0].batch[0][1][0].as_str()), (100, "n-001"));
         assert!(planned[1..].iter().all(|planned| !planned.is_unfiltered()));
         let named: usize = planned[1..].iter().map(|planned| planned.batch.len()).sum();
         assert_eq!(named, 899);

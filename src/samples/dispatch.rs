@@ -76,7 +76,7 @@ impl Coalescer {
     ) -> FlightOutcome {
         let (result, started) = {
             let _permit = match planned.batch.len() {
-                1 => None,
+                1 if !planned.is_unfiltered() => None,
                 _ => Some(queries.batch_permits.acquire().await.expect("it is never closed")),
             };
             let started = Instant::now();
@@ -104,15 +104,25 @@ impl Coalescer {
             }
         }
         let backoff = self.record(&mut state, &planned, &result, started, now);
-        let is_batch = planned.batch.len() > 1;
         let batch = &planned.batch;
+        let is_batch = batch.len() > 1 || planned.is_unfiltered();
+        // An unfiltered one of a single query is sent again as it is written.
+        let halves = |batch: &[Arguments]| match batch {
+            [_] => vec![batch.to_vec()],
+            _ => halves(batch).into(),
+        };
         let parts = match &result {
             Err(MetricError::Prometheus(error)) if is_batch => match error {
                 Error::Refused(_) | Error::InvalidResponse(_) | Error::TooLong { .. } => {
                     Some(halves(batch))
                 }
-                Error::Partial(_) => state.split_partial(batch, now),
-                Error::Memory { .. } => (flows.len() > 1).then(|| halves(batch)),
+                Error::Partial(_) if batch.len() > 1 => {
+                    state.split_partial(batch, now).map(Vec::from)
+                }
+                Error::Partial(_) => Some(halves(batch)),
+                Error::Memory { .. } => {
+                    (flows.len() > 1 || planned.is_unfiltered()).then(|| halves(batch))
+                }
                 _ => None,
             },
             _ => None,
@@ -167,7 +177,10 @@ impl Coalescer {
         match error {
             Error::Timeout(_) | Error::TooLong { .. } => state.estimator.too_large(planned, now),
             // Too large, or spoiled by series that no caller queried.
-            Error::InvalidResponse(_) | Error::Refused(_) | Error::Partial(_)
+            Error::InvalidResponse(_)
+            | Error::Refused(_)
+            | Error::Partial(_)
+            | Error::Memory { .. }
                 if planned.is_unfiltered() =>
             {
                 state.estimator.unfiltered_failed(now);

@@ -10,9 +10,8 @@ use tokio::time::Instant;
 
 /// The weight of the newest result in the moving average of series.
 const NEWEST_WEIGHT: f64 = 0.3;
-/// After this time without an unfiltered result, half as many series are expected of one: there may be fewer by now, and
-/// it is tried again.
-const UNFILTERED_HALF_LIFE: Duration = Duration::from_secs(900);
+/// For how long the size of an unfiltered result is believed. After that one set shows it again.
+const UNFILTERED_TTL: Duration = Duration::from_secs(900);
 /// The first backoff before the previous size is retried.
 const FIRST_BACKOFF: Duration = Duration::from_secs(15);
 /// The longest backoff.
@@ -80,10 +79,10 @@ impl CardinalityEstimator {
             // The largest possible result, so that the plan avoids unfiltered queries.
             unfiltered_series: match backs_off(&self.unfiltered_backoff) {
                 true => Some(Limits::default().series as f64),
-                false => self.unfiltered_series.map(|(series, seen)| {
-                    let age = now.saturating_duration_since(seen);
-                    series * 0.5_f64.powf(age.div_duration_f64(UNFILTERED_HALF_LIFE))
-                }),
+                false => self
+                    .unfiltered_series
+                    .filter(|(_, seen)| now.saturating_duration_since(*seen) < UNFILTERED_TTL)
+                    .map(|(series, _)| series),
             },
             max_batch: self.batch_limit.as_ref().map_or(usize::MAX, |limit| limit.queries),
             match_required: backs_off(&self.required_backoff),
@@ -200,11 +199,9 @@ mod tests {
         for _ in 0..10_000 {
             estimator.succeeded(&planned(25), 25, now + Duration::from_secs(1));
         }
-        let expected = |after: u64| {
-            let series = estimator.estimates(now + Duration::from_secs(after)).unfiltered_series;
-            series.expect("an estimate").round()
-        };
-        assert_eq!((expected(1), expected(900), expected(1_800)), (9_992.0, 5_000.0, 2_500.0));
+        let expected =
+            |after: u64| estimator.estimates(now + Duration::from_secs(after)).unfiltered_series;
+        assert_eq!([1, 899, 900].map(expected), [Some(10_000.0), Some(10_000.0), None]);
     }
 
     #[test]

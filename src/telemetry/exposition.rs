@@ -35,7 +35,7 @@ impl PrometheusText {
                     _ => ("", rest),
                 };
                 let of_name = help.strip_prefix("# HELP ").and_then(|of| of.strip_prefix(name));
-                if let Some(what) = of_name {
+                if let Some(what) = of_name.filter(|what| what.starts_with(' ')) {
                     text.extend(["# HELP ", name, suffix, what, "\n"]);
                 }
                 text.extend(["# TYPE ", name, suffix, " ", kind, "\n"]);

@@ -190,7 +190,7 @@ impl Default for Metrics {
             ),
             history_last_write: all.add(
                 ("scaling_history_last_write_timestamp", S, "gauge", &[]),
-                "Time of the last write of the scaling history by this replica, in Unix seconds; 0 if there was none, NaN with --memory-interval=0s",
+                "Time of the last write of the scaling history by this replica, or at which nothing was left to write, in Unix seconds; 0 if there was none, NaN with --memory-interval=0s",
                 Gauge::default(),
             ),
             frozen: all.add(
@@ -384,6 +384,11 @@ impl Metrics {
     pub fn history_written(&self, bytes: usize, left_out: usize, at: SystemTime) {
         self.history_bytes.set(bytes as i64);
         self.history_left_out.set(left_out as i64);
+        self.history_is_written(at);
+    }
+
+    /// Notes that there is nothing of the scaling history to write.
+    pub fn history_is_written(&self, at: SystemTime) {
         self.history_last_write.set(unix_seconds(at));
     }
 

@@ -253,7 +253,7 @@ pub struct ConvertFlags {
     #[arg(value_name = "FILE")]
     pub files: Vec<PathBuf>,
 
-    /// The same, as kubectl has it. May be repeated: -f a.yaml -f b.yaml.
+    /// The same. May be repeated: -f a.yaml -f b.yaml.
     #[arg(short = 'f', long, value_name = "FILE")]
     pub filename: Vec<PathBuf>,
 
