@@ -169,8 +169,8 @@ async fn gets(
     let bytes: usize = lengths.collect::<Vec<usize>>().await.into_iter().sum();
     let now = read(meter, world).await;
     [
-        // A batch a second, and those of the rounds meanwhile.
-        of("Prometheus requests of 100 GETs by selector", now.queries - before.queries, 0.0, 10.0),
+        // A batch for each few requests until the sizes are known, and those of the rounds meanwhile.
+        of("Prometheus requests of 100 GETs by selector", now.queries - before.queries, 0.0, 20.0),
         of("bytes of 100 GETs by selector", bytes as f64, 0.05, 0.0),
     ]
 }
