@@ -302,7 +302,7 @@ impl StatusWriter {
 }
 
 impl Queue {
-    /// Whether a status may be written now, and the deadline of the next poll: the retry of a rejected status, or the end of
+    /// True if a status may be written now, and when the next poll is due: at the retry of a rejected status, or after
     /// [`MAX_HOLD`].
     fn poll(&mut self, now: Instant) -> (bool, Option<Instant>) {
         while let Some((at, autoscaler)) = self.retries.pop_first() {

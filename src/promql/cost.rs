@@ -40,6 +40,13 @@ impl Default for Estimates {
     }
 }
 
+impl Estimates {
+    /// The same for plans without unfiltered queries, whose results would be too large.
+    pub fn filtered_only(self) -> Self {
+        Self { unfiltered_series: Some(f64::INFINITY), ..self }
+    }
+}
+
 /// How large a batch may grow.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {

@@ -116,7 +116,7 @@ pub fn plan(
         let is_left = |one: &&Arguments| !sent.iter().any(|sent| sent.coverage.contains(one));
         let pending = &pending.iter().filter(is_left).cloned().collect();
         let (expected, recent) = (&BTreeSet::new(), &BTreeSet::new());
-        let estimates = Estimates { unfiltered_series: Some(f64::INFINITY), ..estimates };
+        let estimates = estimates.filtered_only();
         let rest = match BTreeSet::is_empty(pending) {
             true => Vec::new(),
             false => plan(shape, PlanInput { pending, expected, recent }, estimates, limits),
@@ -176,7 +176,6 @@ impl<'a> Unfiltered<'a> {
         let guessed = of_query * likely.len() as f64 / sets.len() as f64;
         // A set has at least what was seen of its queries: another one may be empty.
         let per_set = estimates.unfiltered_series.map_or(guessed, |series| series.max(guessed));
-        // Where none are to be sent, the estimate is the limit.
         if per_set >= limits.series as f64 {
             return None;
         }

@@ -106,19 +106,12 @@ impl Coalescer {
         let backoff = self.record(&mut state, &planned, &result, started, now);
         let batch = &planned.batch;
         let is_batch = batch.len() > 1 || planned.is_unfiltered();
-        // An unfiltered one of a single query is sent again as it is written.
-        let halves = |batch: &[Arguments]| match batch {
-            [_] => vec![batch.to_vec()],
-            _ => halves(batch).into(),
-        };
         let parts = match &result {
             Err(MetricError::Prometheus(error)) if is_batch => match error {
                 Error::Refused(_) | Error::InvalidResponse(_) | Error::TooLong { .. } => {
                     Some(halves(batch))
                 }
-                Error::Partial(_) if batch.len() > 1 => {
-                    state.split_partial(batch, now).map(Vec::from)
-                }
+                Error::Partial(_) if batch.len() > 1 => state.split_partial(batch, now),
                 Error::Partial(_) => Some(halves(batch)),
                 Error::Memory { .. } => {
                     (flows.len() > 1 || planned.is_unfiltered()).then(|| halves(batch))
@@ -237,15 +230,13 @@ fn max_backoff(error: &Error) -> Option<Duration> {
     }
 }
 
-/// The queries for the parts of a batch, each planned again. Unfiltered queries are estimated to be as
-/// large as a result may be, so that the plan avoids them.
+/// The queries for the parts of a batch, each planned again, without unfiltered ones.
 fn plan_parts(
     shape: &QueryShape,
     parts: impl IntoIterator<Item = Vec<Arguments>>,
     estimates: Estimates,
 ) -> Vec<PlannedQuery> {
-    let largest = Some(Limits::default().series as f64);
-    let estimates = Estimates { unfiltered_series: largest, ..estimates };
+    let estimates = estimates.filtered_only();
     let plan_part = |part: Vec<Arguments>| {
         let part: BTreeSet<Arguments> = part.into_iter().collect();
         let none = BTreeSet::new();

@@ -3,7 +3,7 @@
 //! After a failure smaller batches are sent. The previous size is retried after a backoff, which
 //! doubles if it fails again: limits learned while Prometheus was slow are not kept for ever.
 
-use crate::promql::cost::{Estimates, Limits};
+use crate::promql::cost::Estimates;
 use crate::promql::plan::PlannedQuery;
 use std::time::Duration;
 use tokio::time::Instant;
@@ -74,18 +74,17 @@ impl CardinalityEstimator {
     /// The estimates for a plan.
     pub fn estimates(&self, now: Instant) -> Estimates {
         let backs_off = |backoff: &Option<Backoff>| backoff.as_ref().is_some_and(|b| now < b.until);
-        Estimates {
+        let is_known =
+            |(_, seen): &(f64, Instant)| now.saturating_duration_since(*seen) < UNFILTERED_TTL;
+        let estimates = Estimates {
             filtered_series: self.filtered_series,
-            // The largest possible result, so that the plan avoids unfiltered queries.
-            unfiltered_series: match backs_off(&self.unfiltered_backoff) {
-                true => Some(Limits::default().series as f64),
-                false => self
-                    .unfiltered_series
-                    .filter(|(_, seen)| now.saturating_duration_since(*seen) < UNFILTERED_TTL)
-                    .map(|(series, _)| series),
-            },
+            unfiltered_series: self.unfiltered_series.filter(is_known).map(|(series, _)| series),
             max_batch: self.batch_limit.as_ref().map_or(usize::MAX, |limit| limit.queries),
             match_required: backs_off(&self.required_backoff),
+        };
+        match backs_off(&self.unfiltered_backoff) {
+            true => estimates.filtered_only(),
+            false => estimates,
         }
     }
 

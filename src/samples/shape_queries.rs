@@ -270,7 +270,7 @@ impl ShapeState {
         &mut self,
         batch: &[Arguments],
         now: Instant,
-    ) -> Option<[Vec<Arguments>; 2]> {
+    ) -> Option<Vec<Vec<Arguments>>> {
         let (partial, others): (Vec<Arguments>, Vec<Arguments>) =
             batch.iter().cloned().partition(|arguments| self.is_known_partial(arguments, now));
         if others.is_empty() {
@@ -281,14 +281,13 @@ impl ShapeState {
         if !all_recent && self.last_split.is_none_or(is_old) {
             self.last_split = Some(now);
         }
-        Some(if partial.is_empty() { halves(batch) } else { [partial, others] })
+        Some(if partial.is_empty() { halves(batch) } else { vec![partial, others] })
     }
 }
 
-/// The two halves of a batch.
-pub fn halves(batch: &[Arguments]) -> [Vec<Arguments>; 2] {
-    let (first, second) = batch.split_at(batch.len().div_ceil(2));
-    [first.to_vec(), second.to_vec()]
+/// The two halves of a batch, or the query of a batch of one.
+pub fn halves(batch: &[Arguments]) -> Vec<Vec<Arguments>> {
+    batch.chunks(batch.len().div_ceil(2)).map(<[Arguments]>::to_vec).collect()
 }
 
 /// The memory of a recent query, in bytes.
