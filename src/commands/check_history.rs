@@ -6,6 +6,7 @@ use super::check_context::Findings;
 use crate::hpa::OnEmpty;
 use crate::prometheus::Client as Prometheus;
 use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, type_by_name};
+use crate::samples::MetricTypes;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
@@ -62,11 +63,9 @@ async fn history(
 ) -> Result<Option<Gaps>, String> {
     let metric_type = match (&metric.query, type_by_name(&metric.metric)) {
         (None, None) => {
-            let known = prometheus.metric_type(&metric.metric).await;
-            match known.map_err(|error| error.to_string())?.as_deref() {
-                Some("counter") => MetricType::Counter,
-                _ => MetricType::Gauge,
-            }
+            let types = MetricTypes::new(prometheus.clone());
+            let known = types.of(queries, &metric.metric, namespace).await;
+            known.map_err(|error| error.to_string())?.unwrap_or(MetricType::Gauge)
         }
         (_, known) => known.unwrap_or(MetricType::Gauge),
     };

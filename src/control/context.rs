@@ -19,7 +19,7 @@ use crate::rules::Rules;
 use crate::samples::Store;
 use crate::supervise::Heartbeat;
 use crate::telemetry::Metrics;
-use crate::watch::{AutoscalerKind, AutoscalerRef, Cluster, WatchStatuses};
+use crate::watch::{AutoscalerKind, AutoscalerRef, Cluster, Index, WatchStatuses};
 use clap::ValueEnum;
 use kube::Client;
 use std::sync::Arc;
@@ -161,6 +161,19 @@ impl SyncResult {
 }
 
 impl ControllerContext {
+    /// Whether Plimsoll scales by an autoscaler: not by an HPA that kube-controller-manager scales.
+    pub fn scales(&self, autoscaler: &AutoscalerRef) -> bool {
+        autoscaler.kind != AutoscalerKind::Hpa || self.settings.native_hpas == NativeHpas::Manage
+    }
+
+    /// The HPAs that kube-controller-manager scales, and that are evaluated.
+    pub fn observed_hpas(&self) -> usize {
+        match self.settings.native_hpas {
+            NativeHpas::Observe => self.cluster.read(Index::hpa_count),
+            NativeHpas::Manage | NativeHpas::Ignore => 0,
+        }
+    }
+
     /// A context of these parts; `stopping` is true during the shutdown.
     pub fn new(dependencies: Dependencies, stopping: watch::Receiver<bool>) -> Self {
         let Dependencies {

@@ -1,5 +1,4 @@
-//! The control loop: a work queue of autoscalers by the time they are due, and many evaluations
-//! in flight, never two of the same autoscaler.
+//! The control loop: a queue of autoscalers by the time they are due, and evaluations, never two of the same autoscaler.
 
 use super::checkpoint::{Checkpoint, CheckpointStore};
 use super::checkpointer::{Checkpointer, Loaded, all_checkpoints};
@@ -33,7 +32,7 @@ pub struct ControlLoop {
     states: HashMap<AutoscalerRef, Box<AutoscalerState>>,
     /// The autoscalers that are queued or being evaluated, with their checkpoints of before that.
     running: HashMap<AutoscalerRef, Option<Box<Checkpoint>>>,
-    /// The autoscalers whose last evaluation failed.
+    /// Those whose last evaluation failed, without the HPAs that kube-controller-manager scales.
     failing: HashSet<AutoscalerRef>,
     /// The autoscalers to be evaluated again as soon as their evaluation ends.
     requeue: HashSet<AutoscalerRef>,
@@ -410,7 +409,7 @@ impl ControlLoop {
         if !*self.stopping.borrow() {
             self.begin_evaluations();
         }
-        match result == Some(SyncResult::Failed) {
+        match result == Some(SyncResult::Failed) && self.ctx.scales(&autoscaler) {
             true => self.failing.insert(autoscaler.clone()),
             false => self.failing.remove(&autoscaler),
         };
@@ -470,6 +469,7 @@ impl ControlLoop {
     /// Updates the metric of the number of autoscalers.
     fn count(&self) {
         let all = self.schedule.len() + self.running.len();
+        let all = all.saturating_sub(self.ctx.observed_hpas());
         self.ctx.metrics.autoscalers(all, self.failing.len());
     }
 }

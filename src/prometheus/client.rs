@@ -6,7 +6,7 @@ use super::error::failure;
 use super::http::Http;
 use super::queue::{Completion, Flow, RequestQueue};
 use super::transport::{Transport, TransportError};
-use super::{Error, Names, Options, Token, decode};
+use super::{Error, MetricKinds, Names, Options, Token, decode};
 use crate::telemetry::Metrics;
 use bytes::Bytes;
 use futures::StreamExt;
@@ -44,6 +44,8 @@ const MAX_USER_RESPONSE: usize = 8 << 20;
 /// The most series of a response to users' own queries. Prometheus leaves out the
 /// others, with a warning.
 const MAX_USER_SERIES: &str = "50000";
+/// The most entries of a metric's metadata.
+const MAX_METADATA: &str = "100";
 
 /// A request.
 pub(super) struct Request<'a> {
@@ -139,7 +141,7 @@ impl Client {
             ("partial_response", "false"),
             ("limit", MAX_USER_SERIES),
         ];
-        let form = if is_user(flows) { &form[..] } else { &form[..3] };
+        let form = if Flow::are_users(flows) { &form[..] } else { &form[..3] };
         let request = Request { path: "api/v1/query", form, flows, get: self.get };
         self.body_within(request, within).await
     }
@@ -159,21 +161,45 @@ impl Client {
         }
     }
 
-    /// The type of a metric by the metadata of its targets (`counter`, `gauge`, ...);
-    /// none if no target has one.
+    /// The types that the metadata of all targets gives a metric; none if no target has one.
     ///
     /// # Errors
     /// As [`Error`] says.
-    pub async fn metric_type(&self, metric: &str) -> Result<Option<String>, Error> {
-        let form = [("metric", metric), ("limit_per_metric", "1")];
-        let request = Request { path: "api/v1/metadata", form: &form, flows: &[], get: true };
-        let body = match self.body(request).await {
-            Ok(body) => body,
+    pub async fn metric_kinds(&self, metric: &str) -> Result<MetricKinds, Error> {
+        let form = [("metric", metric), ("limit_per_metric", MAX_METADATA)];
+        let kinds = self.metadata("api/v1/metadata", &form, &[], decode::metric_kinds).await?;
+        // There may be more, of the other type.
+        let is_cut = kinds.entries.to_string() == MAX_METADATA;
+        Ok(MetricKinds { counter: kinds.counter || is_cut, other: kinds.other || is_cut, ..kinds })
+    }
+
+    /// The same of the targets that a selector of their labels matches. Of many, those of some.
+    ///
+    /// # Errors
+    /// As [`Error`] says.
+    pub async fn target_kinds(
+        &self,
+        metric: &str,
+        targets: &str,
+        flows: &[Flow],
+    ) -> Result<MetricKinds, Error> {
+        let form = [("match_target", targets), ("metric", metric), ("limit", MAX_METADATA)];
+        self.metadata("api/v1/targets/metadata", &form, flows, decode::target_kinds).await
+    }
+
+    async fn metadata(
+        &self,
+        path: &'static str,
+        form: &[(&'static str, &str)],
+        flows: &[Flow],
+        read: fn(&[u8]) -> Result<MetricKinds, Error>,
+    ) -> Result<MetricKinds, Error> {
+        match self.body(Request { path, form, flows, get: true }).await {
+            Ok(body) => read(&body),
             // Not every compatible server has metadata.
-            Err(Error::Unavailable { status: 404, .. }) => return Ok(None),
-            Err(error) => return Err(error),
-        };
-        decode::metric_type(&body)
+            Err(Error::Unavailable { status: 404, .. }) => Ok(MetricKinds::default()),
+            Err(error) => Err(error),
+        }
     }
 
     /// The series of a selector that have had a sample since a time (in
@@ -190,7 +216,7 @@ impl Client {
             ("partial_response", "false"),
             ("limit", MAX_USER_SERIES),
         ];
-        let form = if is_user(flows) { &form[..] } else { &form[..3] };
+        let form = if Flow::are_users(flows) { &form[..] } else { &form[..3] };
         self.body(Request { path: "api/v1/series", form, flows, get: self.get }).await
     }
 
@@ -203,7 +229,7 @@ impl Client {
 
     /// The timeout of a request for these flows.
     fn timeout_of(&self, flows: &[Flow]) -> Duration {
-        if is_user(flows) { self.timeout / 2 } else { self.timeout }
+        if Flow::are_users(flows) { self.timeout / 2 } else { self.timeout }
     }
 
     /// Sends a request once it has a seat. Returns the body of a response with status 200.
@@ -230,7 +256,7 @@ impl Client {
         let given_up = within.is_some() && matches!(result, Err(Error::Timeout(_)));
         let outcome = if given_up { "given_up" } else { outcome(&result) };
         // A query that is given up, or of a user, may just be slow.
-        self.record(&result, (outcome, took), given_up || is_user(flows));
+        self.record(&result, (outcome, took), given_up || Flow::are_users(flows));
         let completion = match &result {
             _ if given_up => Completion::Unknown,
             Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => {
@@ -334,7 +360,7 @@ impl Client {
         let sent = self.http_request(&request).await?;
         let response = self.transport.send(sent).await.map_err(failed)?;
         let status = response.status();
-        let user = is_user(request.flows);
+        let user = Flow::are_users(request.flows);
         let limit = if user { MAX_USER_RESPONSE } else { usize::MAX }.min(self.max_response_bytes);
         let mut reservation = self.budget.reserve(flow);
         let large = if user { &self.large_of_users } else { &self.large };
@@ -364,11 +390,6 @@ impl Client {
             _ => Err(failure(status, &content, timeout)),
         }
     }
-}
-
-/// Whether a request is only for users' own queries.
-fn is_user(flows: &[Flow]) -> bool {
-    !flows.is_empty() && flows.iter().all(|flow| matches!(flow, Flow::User(_)))
 }
 
 /// The outcome of a request, for the metrics.

@@ -16,8 +16,8 @@ pub use body::Body;
 pub use budget::{RESPONSE_BYTES, Reservation};
 pub use client::Client;
 pub use decode::{
-    InvalidSample, Label, RangeSeries, ResultType, Series, SeriesSchema, decode_matrix,
-    decode_series_schemas, read_query_response,
+    InvalidSample, Label, MetricKinds, RangeSeries, ResultType, Series, SeriesSchema,
+    decode_matrix, decode_series_schemas, read_query_response,
 };
 pub use error::{Error, shortened};
 pub use http::{Http, read_roots};

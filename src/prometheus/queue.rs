@@ -25,6 +25,11 @@ pub enum Flow {
 }
 
 impl Flow {
+    /// Whether these are those of a request that is for users' own queries only.
+    pub fn are_users(flows: &[Self]) -> bool {
+        !flows.is_empty() && flows.iter().all(|flow| matches!(flow, Self::User(_)))
+    }
+
     /// The share of seats, relative to other flows, while all have requests waiting.
     fn weight(&self) -> usize {
         match self {

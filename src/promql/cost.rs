@@ -5,6 +5,8 @@
 //! names. If a value has a `.` or another character that a pattern escapes, Prometheus parses all of them as a
 //! pattern: 12 us each. All costs are expressed in series.
 
+use super::shape::Arguments;
+
 /// The cost of a query, in series.
 pub(super) const QUERY: f64 = 150.0;
 /// The cost of a label value that a query names, in series.
@@ -23,6 +25,9 @@ pub struct Estimates {
     /// The series of an unfiltered result, per argument set of the other parameters (see
     /// [`PlannedQuery::argument_sets`](super::plan::PlannedQuery::argument_sets)).
     pub unfiltered_series: Option<f64>,
+    /// The most argument sets whose unfiltered results are asked for in a plan. Sizes differ: more are asked for as more
+    /// were seen.
+    pub max_sets: usize,
     /// The most queries in a batch. Smaller after a batch took too long.
     pub max_batch: usize,
     /// Whether required labels are matched: a query that did not match them failed.
@@ -34,6 +39,7 @@ impl Default for Estimates {
         Self {
             filtered_series: None,
             unfiltered_series: None,
+            max_sets: usize::MAX,
             max_batch: usize::MAX,
             match_required: false,
         }
@@ -66,18 +72,45 @@ impl Default for Limits {
 }
 
 impl Limits {
-    /// The most queries in a batch, each with so many series and values of one label; at least one.
-    pub(super) fn max_batch(&self, series: f64, values: usize, estimates: &Estimates) -> usize {
-        let by_series = self.series as f64 / series.max(1.0);
-        (self.values / values.max(1)).min(by_series as usize).min(estimates.max_batch).max(1)
+    /// The batches for these queries, each query with so many series: as few as the limits allow, and of about equal
+    /// size, as a small remainder would hardly be worth a query. A query that names so many values of a label that hardly
+    /// another fits beside it has a batch of its own.
+    pub(super) fn batches<'a>(
+        &self,
+        queries: &[&'a Arguments],
+        series: f64,
+        estimates: &Estimates,
+    ) -> Vec<Vec<&'a Arguments>> {
+        let by_series = (self.series as f64 / series.max(1.0)) as usize;
+        let most = by_series.min(estimates.max_batch).max(1);
+        let values = |of: &Arguments| of.iter().map(Vec::len).max().unwrap_or(0).max(1);
+        let (large, small): (Vec<_>, Vec<_>) =
+            queries.iter().copied().partition(|of| values(of) > self.values / 2);
+        let packed = |most: usize| {
+            let mut batches: Vec<Vec<&'a Arguments>> = Vec::new();
+            let mut named = 0;
+            for &query in &small {
+                named += values(query);
+                match batches.last_mut() {
+                    Some(batch) if named <= self.values && batch.len() < most => batch.push(query),
+                    _ => {
+                        named = values(query);
+                        batches.push(vec![query]);
+                    }
+                }
+            }
+            batches
+        };
+        let first = packed(most);
+        let equal = packed(small.len().div_ceil(first.len().max(1)));
+        let batches = if equal.len() <= first.len() { equal } else { first };
+        batches.into_iter().chain(large.into_iter().map(|query| vec![query])).collect()
     }
 }
 
-/// The cost per query of `count` queries in filtered batches of at most `max_batch`, each with so many values
-/// and series on average.
-pub(super) fn filtered(count: usize, max_batch: usize, values: f64, series: f64) -> f64 {
-    let batches = count.div_ceil(max_batch) as f64 * QUERY;
-    batches / count as f64 + values * VALUE + series
+/// The cost per query of `count` queries in so many filtered batches, each with so many values and series on average.
+pub(super) fn filtered(count: usize, batches: usize, values: f64, series: f64) -> f64 {
+    batches as f64 * QUERY / count as f64 + values * VALUE + series
 }
 
 /// The cost per query of one query by itself.
@@ -88,4 +121,31 @@ pub(super) fn single(values: f64, series: f64) -> f64 {
 /// The cost per query of `count` queries in so many unfiltered ones with so many series together.
 pub(super) fn unfiltered(count: usize, queries: usize, series: f64) -> f64 {
     (queries as f64 * QUERY + series) / count as f64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_query_with_many_values_leaves_the_others_together() {
+        let names = |count: usize, workload: usize| {
+            let names = (0..count).map(|pod| format!("{workload}-{pod}")).collect();
+            Arguments::from(vec![vec!["shop".to_owned()], names])
+        };
+        let mut queries: Vec<Arguments> = (0..999).map(|workload| names(10, workload)).collect();
+        let sizes = |queries: &[Arguments], estimates: Estimates| -> Vec<usize> {
+            let queries: Vec<&Arguments> = queries.iter().collect();
+            let batches = Limits::default().batches(&queries, 20.0, &estimates);
+            batches.iter().map(Vec::len).collect()
+        };
+        let first = Estimates::default();
+        assert_eq!(sizes(&queries, first), [[25; 39].as_slice(), &[24]].concat());
+        queries.insert(500, names(150, 500));
+        assert_eq!(sizes(&queries, first), [[25; 39].as_slice(), &[24, 1]].concat());
+        assert_eq!(sizes(&queries[..100], Estimates { max_batch: 30, ..first }), [25; 4]);
+        // A remainder is spread over all.
+        assert_eq!(sizes(&queries[..55], first), [19, 19, 17]);
+        assert_eq!(sizes(&queries[500..501], first), [1]);
+    }
 }

@@ -99,12 +99,11 @@ pub fn plan(
     let series = estimates.filtered_series.unwrap_or(0.0);
 
     let queries: Vec<&Arguments> = pending.union(expected).collect();
-    let lengths = || queries.iter().flat_map(|arguments| arguments.iter().map(Vec::len));
-    let values = lengths().sum::<usize>() as f64 / queries.len() as f64;
+    let values: usize = queries.iter().flat_map(|arguments| arguments.iter().map(Vec::len)).sum();
+    let values = values as f64 / queries.len() as f64;
     let single = cost::single(values, series);
-    // The query that names the most values of a label fills a batch first.
-    let max_batch = limits.max_batch(series, lengths().max().unwrap_or(1), &estimates);
-    let filtered = cost::filtered(queries.len(), max_batch, values, series);
+    let batches = limits.batches(&queries, series, &estimates);
+    let filtered = cost::filtered(queries.len(), batches.len(), values, series);
 
     let likely: Vec<&Arguments> = pending.union(recent).collect();
     let unfiltered = unfiltered_parameter(shape, &likely)
@@ -124,12 +123,7 @@ pub fn plan(
         return sent.into_iter().chain(rest).collect();
     }
     if filtered < single && queries.len() > 1 {
-        // Batches of equal size: a small remainder would hardly be worth a query.
-        let size = queries.len().div_ceil(queries.len().div_ceil(max_batch));
-        return queries
-            .chunks(size)
-            .map(|chunk| batch(shape, chunk, None, match_required))
-            .collect();
+        return batches.iter().map(|of| batch(shape, of, None, match_required)).collect();
     }
     let one = |arguments| batch(shape, &[arguments], None, match_required);
     pending.iter().map(one).collect()
@@ -190,8 +184,9 @@ impl<'a> Unfiltered<'a> {
         if estimates.unfiltered_series.is_none() {
             sets.truncate(1);
         } else {
-            sets.truncate(fit(limits.series as f64).max(1));
-            let room = sets.len().div_ceil(joined) * joined;
+            let most = fit(limits.series as f64).min(estimates.max_sets).max(1);
+            sets.truncate(most);
+            let room = (sets.len().div_ceil(joined) * joined).min(most);
             let (expected, recent): (Vec<_>, Vec<_>) =
                 others.into_iter().partition(|set| set.is_expected);
             let along = expected.into_iter().chain(recent.into_iter().take(fit(cost::QUERY)));
@@ -379,6 +374,9 @@ mod tests {
         // Within 50,000 series: the queries of the other two namespaces name their values.
         let many = planned(&shape, &all, estimates(6_000.0), limits);
         assert_eq!(sets(&many)[..4], [Some(3), Some(3), Some(2), None]);
+        // No more than were seen allow.
+        let few = Estimates { max_sets: 3, ..estimates(6_000.0) };
+        assert_eq!(sets(&planned(&shape, &all, few, limits))[..2], [Some(3), None]);
         // One that is empty says nothing of the others.
         assert_eq!(sets(&planned(&shape, &all, estimates(0.0), limits)), sets(&many));
         // One by itself may be larger than what is joined, but not than a result.

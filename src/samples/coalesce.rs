@@ -344,9 +344,10 @@ impl Coalescer {
                 }
             }
             // A result that is asked for ahead of its expiry is read until then.
-            if let [arguments] = planned.batch.as_slice() {
-                let known = state.singles.remove(arguments);
-                state.batches.extend(known);
+            if let [arguments] = planned.batch.as_slice()
+                && let Some((arguments, known)) = state.singles.remove_entry(arguments)
+            {
+                state.earlier_singles.insert(arguments, known);
             }
             flights.push(self.launch(queries, &mut state, planned, flows, now));
         }

@@ -1,7 +1,7 @@
 //! Sends the planned queries, learns from the responses, and splits batches that fail.
 
 use super::caller::{Caller, flows};
-use super::coalesce::{BATCH_DELAY, Coalescer, recent_for};
+use super::coalesce::{Coalescer, recent_for};
 use super::error::MetricError;
 use super::flight::{Flight, FlightOutcome, TableResult};
 use super::shape_queries::{
@@ -12,11 +12,16 @@ use crate::promql::cost::{Estimates, Limits};
 use crate::promql::plan::{PlanInput, PlannedQuery, plan};
 use crate::promql::shape::{Arguments, QueryShape};
 use futures::FutureExt;
+use futures::future::join_all;
 use std::collections::BTreeSet;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::Duration;
 use tokio::time::Instant;
+
+/// How long after their expiry results are dropped and queries forgotten: those of many that expire one after the other
+/// together.
+const DROP_DELAY: Duration = Duration::from_millis(250);
 
 impl Coalescer {
     /// Starts a planned query. From now on callers find its flight.
@@ -39,7 +44,9 @@ impl Coalescer {
             async move { Arc::new(coalescer.run(&of_shape, planned, flows, &backoff).await) };
         let outcome = outcome.boxed().shared();
         let flight = Flight::new(coverage, batch, backoff_until, now, outcome.clone());
-        state.drop_expired(self.max_age, now);
+        // Not for each of the thousands of queries that may start together.
+        let after = now.checked_sub(DROP_DELAY).unwrap_or(now);
+        state.drop_expired(after, self.max_age, now);
         match single {
             Some(arguments) => drop(state.singles.insert(arguments, flight.clone())),
             None => state.batches.push(flight.clone()),
@@ -48,18 +55,20 @@ impl Coalescer {
         let (of_shape, max_age, ended) = (Arc::downgrade(queries), self.max_age, flight.clone());
         self.spawner.spawn(async move {
             outcome.await;
-            // The flight holds the result, and must not keep it while this task sleeps.
-            let expires = ended.expires(max_age);
+            // The flight holds the result, and must not keep it while this task sleeps. One that was in flight beyond its
+            // expiry was kept by what has dropped others until now.
+            let expires = ended.expires(max_age).max(Instant::now());
             drop(ended);
-            tokio::time::sleep_until(expires + BATCH_DELAY).await;
+            tokio::time::sleep_until(expires + DROP_DELAY).await;
             let Some(queries) = of_shape.upgrade() else { return };
-            queries.state().drop_expired(max_age, Instant::now());
+            queries.state().drop_expired(expires, max_age, Instant::now());
             drop(queries);
             // The same for its queries, if they are not repeated.
-            tokio::time::sleep(recent_for(max_age) + BATCH_DELAY).await;
-            let Some(queries) = of_shape.upgrade() else { return };
             let idle = recent_for(max_age);
-            queries.state().forget_idle(&queries.recent_quota, idle, Instant::now());
+            let after = expires + idle;
+            tokio::time::sleep_until(after + DROP_DELAY).await;
+            let Some(queries) = of_shape.upgrade() else { return };
+            queries.state().forget_idle_after(after, &queries.recent_quota, idle, Instant::now());
         });
         flight
     }
@@ -100,10 +109,11 @@ impl Coalescer {
                 state.estimator.required_failed(now);
             }
             if at_once {
-                return self.launch_parts(queries, state, [planned.batch], &flows, now);
+                let parts = self.launch_parts(queries, state, [planned.batch], &flows, now);
+                return FlightOutcome::Split(parts);
             }
         }
-        let backoff = self.record(&mut state, &planned, &result, started, now);
+        let backoff = self.record(&mut state, &planned, &result, &flows, (started, now));
         let batch = &planned.batch;
         let is_batch = batch.len() > 1 || planned.is_unfiltered();
         let parts = match &result {
@@ -126,7 +136,35 @@ impl Coalescer {
             }
             return FlightOutcome::Completed(result);
         };
-        self.launch_parts(queries, state, parts, &flows, now)
+        let is_refused = !planned.is_unfiltered()
+            && matches!(
+                &result,
+                Err(MetricError::Prometheus(Error::Refused(_) | Error::InvalidResponse(_)))
+            );
+        let parts = self.launch_parts(queries, state, parts, &flows, now);
+        if is_refused {
+            self.learn_from(queries, planned, &parts);
+        }
+        FlightOutcome::Split(parts)
+    }
+
+    /// If all parts of a batch that failed succeed, no query is at fault: together they are too large.
+    fn learn_from(
+        self: &Arc<Self>,
+        queries: &Arc<ShapeQueries>,
+        whole: PlannedQuery,
+        parts: &[Flight],
+    ) {
+        let outcomes: Vec<_> = parts.iter().map(|part| part.outcome.clone()).collect();
+        let of_shape = queries.clone();
+        self.spawner.spawn(async move {
+            let outcomes = join_all(outcomes).await;
+            let succeeded =
+                |of: &Arc<FlightOutcome>| matches!(&**of, FlightOutcome::Completed(Ok(_)));
+            if outcomes.iter().all(succeeded) {
+                of_shape.state().estimator.too_large(&whole, Instant::now());
+            }
+        });
     }
 
     /// Plans the parts of a batch, and starts them. The state is not locked meanwhile.
@@ -137,7 +175,7 @@ impl Coalescer {
         parts: impl IntoIterator<Item = Vec<Arguments>>,
         flows: &[Flow],
         now: Instant,
-    ) -> FlightOutcome {
+    ) -> Vec<Flight> {
         let estimates = state.estimator.estimates(now);
         drop(state);
         let parts = plan_parts(&queries.shape, parts, estimates);
@@ -146,7 +184,7 @@ impl Coalescer {
             let flows = flows_of(&state, &part).unwrap_or_else(|| flows.to_vec());
             self.launch(queries, &mut state, part, flows, now)
         };
-        FlightOutcome::Split(parts.into_iter().map(launch).collect())
+        parts.into_iter().map(launch).collect()
     }
 
     /// Updates the estimates by a result. Returns the backoff after a failure.
@@ -155,8 +193,8 @@ impl Coalescer {
         state: &mut ShapeState,
         planned: &PlannedQuery,
         result: &TableResult,
-        started: Instant,
-        now: Instant,
+        flows: &[Flow],
+        (started, now): (Instant, Instant),
     ) -> Option<Duration> {
         let error = match result {
             Ok(table) => {
@@ -178,6 +216,10 @@ impl Coalescer {
             {
                 state.estimator.unfiltered_failed(now);
             }
+            // Of what all share: the next ones take less at a time.
+            Error::Memory { .. } if !Flow::are_users(flows) => {
+                state.estimator.too_large(planned, now)
+            }
             _ => {}
         }
         if let ([arguments], false) = (planned.batch.as_slice(), planned.is_unfiltered())
@@ -187,15 +229,19 @@ impl Coalescer {
             let before = recent.failure.filter(|failure| failure.isolated);
             let backoff = before.map_or(self.max_age, |failure| failure.backoff * 2).min(longest);
             let partial = matches!(error, Error::Partial(_));
+            // What fills the budget that templates and rules share is others' responses: only where it has no room twice.
+            let memory = matches!(error, Error::Memory { .. }) && !Flow::are_users(flows);
             // If its result was partial before, too, any success since then isolates it: its result
             // stayed partial while others succeeded.
-            let since = recent.failure.filter(|failure| partial && failure.partial);
-            let since = since.map_or(started, |failure| failure.last.min(started));
-            let others_succeeded = state.last_success.is_some_and(|at| at >= since);
+            let failed_before =
+                recent.failure.filter(|failure| memory || partial && failure.partial);
+            let since = failed_before.map_or(started, |failure| failure.last.min(started));
+            let others_succeeded = state.last_success.is_some_and(|at| at >= since)
+                && (!memory || failed_before.is_some());
             let isolated =
                 before.is_some() || others_succeeded || matches!(error, Error::Refused(_));
             recent.failure = Some(SingleFailure { last: now, backoff, isolated, partial });
-            state.failed_since_success |= !isolated;
+            state.failed_since_success |= !isolated && !memory;
             if isolated {
                 return Some(backoff);
             }

@@ -12,6 +12,9 @@ use tokio::time::Instant;
 const NEWEST_WEIGHT: f64 = 0.3;
 /// For how long the size of an unfiltered result is believed. After that one set shows it again.
 const UNFILTERED_TTL: Duration = Duration::from_secs(900);
+/// By how much the argument sets of a plan grow beyond those of the largest result that was seen: one of the next may be
+/// far larger.
+const SETS_GROWTH: usize = 8;
 /// The first backoff before the previous size is retried.
 const FIRST_BACKOFF: Duration = Duration::from_secs(15);
 /// The longest backoff.
@@ -29,14 +32,25 @@ const GROWTH_INTERVAL: Duration = Duration::from_secs(1);
 pub struct CardinalityEstimator {
     /// The series of a filtered result, per query.
     filtered_series: Option<f64>,
-    /// The series of an unfiltered result, per argument set, and when that was last seen.
-    unfiltered_series: Option<(f64, Instant)>,
+    /// What is known of unfiltered results.
+    unfiltered: Option<Unfiltered>,
     /// The largest batch, once a batch was too large.
     batch_limit: Option<BatchLimit>,
     /// When unfiltered queries are tried again, once one was too large.
     unfiltered_backoff: Option<Backoff>,
     /// When required labels are left unmatched again, once a query without them failed.
     required_backoff: Option<Backoff>,
+}
+
+/// What is known of unfiltered results.
+#[derive(Clone, Copy, Debug)]
+struct Unfiltered {
+    /// The series per argument set.
+    series: f64,
+    /// The most argument sets of a result.
+    sets: usize,
+    /// When the last one was seen.
+    seen: Instant,
 }
 
 /// The largest batch.
@@ -74,11 +88,11 @@ impl CardinalityEstimator {
     /// The estimates for a plan.
     pub fn estimates(&self, now: Instant) -> Estimates {
         let backs_off = |backoff: &Option<Backoff>| backoff.as_ref().is_some_and(|b| now < b.until);
-        let is_known =
-            |(_, seen): &(f64, Instant)| now.saturating_duration_since(*seen) < UNFILTERED_TTL;
+        let unfiltered = self.unfiltered(now);
         let estimates = Estimates {
             filtered_series: self.filtered_series,
-            unfiltered_series: self.unfiltered_series.filter(is_known).map(|(series, _)| series),
+            unfiltered_series: unfiltered.map(|known| known.series),
+            max_sets: unfiltered.map_or(1, |known| known.sets.saturating_mul(SETS_GROWTH)),
             max_batch: self.batch_limit.as_ref().map_or(usize::MAX, |limit| limit.queries),
             match_required: backs_off(&self.required_backoff),
         };
@@ -88,20 +102,32 @@ impl CardinalityEstimator {
         }
     }
 
+    /// What is known of unfiltered results, and is not too old.
+    fn unfiltered(&self, now: Instant) -> Option<Unfiltered> {
+        let is_new =
+            |known: &Unfiltered| now.saturating_duration_since(known.seen) < UNFILTERED_TTL;
+        self.unfiltered.filter(is_new)
+    }
+
     /// Records a result with this number of series.
     pub fn succeeded(&mut self, planned: &PlannedQuery, series: usize, now: Instant) {
-        let averaged = |known: Option<f64>, new: f64| {
-            Some(known.map_or(new, |known| known + NEWEST_WEIGHT * (new - known)))
-        };
+        let averaged = |known: f64, new: f64| known + NEWEST_WEIGHT * (new - known);
         match planned.argument_sets {
             Some(sets) => {
-                let (known, per_set) = (self.unfiltered_series, series as f64 / sets as f64);
-                let averaged = averaged(known.map(|(series, _)| series), per_set);
-                self.unfiltered_series = averaged.map(|series| (series, now));
+                let new = Unfiltered { series: series as f64 / sets as f64, sets, seen: now };
+                // A larger one counts at once: the plans that follow ask for several.
+                let known = self.unfiltered(now);
+                self.unfiltered = Some(known.map_or(new, |known| Unfiltered {
+                    series: new.series.max(averaged(known.series, new.series)),
+                    sets: known.sets.max(sets),
+                    seen: now,
+                }));
             }
             None => {
                 let per_query = series as f64 / planned.batch.len() as f64;
-                self.filtered_series = averaged(self.filtered_series, per_query);
+                let known = self.filtered_series;
+                self.filtered_series =
+                    Some(known.map_or(per_query, |known| averaged(known, per_query)));
             }
         }
         if let Some(BatchLimit { queries, backoff }) = &mut self.batch_limit
@@ -134,8 +160,10 @@ impl CardinalityEstimator {
         }
     }
 
-    /// Records that an unfiltered query failed because of series that no caller queried.
+    /// Records that an unfiltered query failed because of series that no caller queried. What was known of their number
+    /// was wrong.
     pub fn unfiltered_failed(&mut self, now: Instant) {
+        self.unfiltered = None;
         back_off(&mut self.unfiltered_backoff, now);
     }
 
@@ -201,6 +229,34 @@ mod tests {
         let expected =
             |after: u64| estimator.estimates(now + Duration::from_secs(after)).unfiltered_series;
         assert_eq!([1, 899, 900].map(expected), [Some(10_000.0), Some(10_000.0), None]);
+    }
+
+    #[test]
+    fn what_was_known_of_a_size_ends_with_its_time_with_a_larger_one_and_with_a_failure() {
+        let (mut estimator, start) = (CardinalityEstimator::default(), Instant::now());
+        let of = |sets| PlannedQuery { argument_sets: Some(sets), ..planned(2) };
+        let known = |estimator: &CardinalityEstimator, now| {
+            let estimates = estimator.estimates(now);
+            (estimates.unfiltered_series, estimates.max_sets)
+        };
+        assert_eq!(known(&estimator, start), (None, 1));
+        estimator.succeeded(&of(1), 40_000, start);
+        assert_eq!(known(&estimator, start), (Some(40_000.0), 8));
+        // It was cleaned up: an old size has no part in a new one.
+        let later = start + Duration::from_secs(900);
+        estimator.succeeded(&of(1), 1_000, later);
+        assert_eq!(known(&estimator, later), (Some(1_000.0), 8));
+        estimator.succeeded(&of(8), 8_000, later);
+        assert_eq!(known(&estimator, later), (Some(1_000.0), 64));
+        // A larger one counts at once, a smaller one by and by.
+        estimator.succeeded(&of(2), 8_000, later);
+        assert_eq!(known(&estimator, later), (Some(4_000.0), 64));
+        estimator.succeeded(&of(2), 4_000, later);
+        assert_eq!(known(&estimator, later), (Some(3_400.0), 64));
+        // After a failure, one set shows the size again.
+        estimator.unfiltered_failed(later);
+        assert_eq!(known(&estimator, later).0, Some(f64::INFINITY));
+        assert_eq!(known(&estimator, later + FIRST_BACKOFF), (None, 1));
     }
 
     #[test]

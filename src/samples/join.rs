@@ -44,7 +44,7 @@ const MEASURED: Duration = Duration::from_secs(600);
 const ALONE: Duration = Duration::from_secs(300);
 /// The same of one that was late, or got a part of the answer: that may have been the server.
 const ALONE_AFTER_OUTAGE: Duration = Duration::from_secs(60);
-/// The most queries that are known, each with about 100 bytes.
+/// The most queries of a group that are known, each with about 100 bytes.
 const MAX_KNOWN: usize = 20_000;
 /// The size from which on decoding a response would block other tasks of the thread, in bytes.
 const LARGE_RESPONSE_BYTES: usize = 1 << 20;
@@ -66,14 +66,9 @@ struct Inner {
     client: Client,
     spawner: Spawner,
     hasher: RandomState,
-    state: Mutex<State>,
-}
-
-struct State {
-    /// What is known of queries, by a hash of their texts.
-    known: LruCache<u64, Known>,
-    /// Queries of templates and rules, and users' own: neither spoils the requests of the other.
-    groups: [Group; 2],
+    /// Queries of templates and rules, and users' own: neither spoils the requests of the other, or makes the other's be
+    /// forgotten.
+    groups: Mutex<[Group; 2]>,
 }
 
 /// The places of the groups.
@@ -82,6 +77,8 @@ const USERS: usize = 1;
 
 /// Queries that may share requests.
 struct Group {
+    /// What is known of queries, by a hash of their texts.
+    known: LruCache<u64, Known>,
     /// Those that wait for others.
     waiting: Vec<Member>,
     /// The most queries of a request; fewer after one that failed.
@@ -94,7 +91,13 @@ struct Group {
 
 impl Default for Group {
     fn default() -> Self {
-        Self { waiting: Vec::new(), max_queries: MAX_QUERIES, failures: 0, paused_until: None }
+        Self {
+            known: LruCache::new(NonZeroUsize::new(MAX_KNOWN).expect("it is not zero")),
+            waiting: Vec::new(),
+            max_queries: MAX_QUERIES,
+            failures: 0,
+            paused_until: None,
+        }
     }
 }
 
@@ -122,10 +125,8 @@ struct Member {
 impl Joiner {
     /// A joiner in front of a server. Requests of several queries are tasks, which may outlive their callers.
     pub fn new(client: Client, spawner: Spawner) -> Self {
-        let known = LruCache::new(NonZeroUsize::new(MAX_KNOWN).expect("it is not zero"));
-        let state = State { known, groups: Default::default() };
-        let (hasher, state) = (RandomState::new(), Mutex::new(state));
-        Self(Arc::new(Inner { client, spawner, hasher, state }))
+        let (hasher, groups) = (RandomState::new(), Mutex::default());
+        Self(Arc::new(Inner { client, spawner, hasher, groups }))
     }
 
     /// The result of a query, charged to one of these flows.
@@ -139,8 +140,8 @@ impl Joiner {
         self.query_alone(key, query, flows).await
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.0.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn groups(&self) -> MutexGuard<'_, [Group; 2]> {
+        self.0.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Puts a query among those that wait for others, if it may be joined.
@@ -153,24 +154,24 @@ impl Joiner {
         let now = Instant::now();
         let group = group_of(flows);
         let known = {
-            let mut state = self.state();
-            if state.groups[group].paused_until.is_some_and(|until| now < until) {
+            let group = &mut self.groups()[group];
+            if group.paused_until.is_some_and(|until| now < until) {
                 return None;
             }
-            state.known.get(&key).cloned()?
+            group.known.get(&key).cloned()?
         };
         let Known::Fast { until, took, series, .. } = known else { return None };
         if until < now {
             return None;
         }
         let Some(text) = union::member(query).map(|text| text.into_owned()) else {
-            self.state().known.put(key, Known::Alone { until: now + MEASURED });
+            self.groups()[group].known.put(key, Known::Alone { until: now + MEASURED });
             return None;
         };
         let (answer, receiver) = oneshot::channel();
         let member = Member { key, text, flows: flows.to_vec(), took, series, answer };
-        let mut state = self.state();
-        let waiting = &mut state.groups[group].waiting;
+        let mut groups = self.groups();
+        let waiting = &mut groups[group].waiting;
         waiting.push(member);
         if waiting.len() == 1 {
             let joiner = self.clone();
@@ -185,7 +186,7 @@ impl Joiner {
     /// Sends those that wait, in as few requests as the limits allow.
     fn send_waiting(&self, group: usize) {
         let (members, max_queries) = {
-            let group = &mut self.state().groups[group];
+            let group = &mut self.groups()[group];
             (std::mem::take(&mut group.waiting), group.max_queries)
         };
         let mut request: Vec<Member> = Vec::new();
@@ -223,7 +224,7 @@ impl Joiner {
                 }
                 Err(error) => tracing::debug!(queries, %error, "Failed to query several at once"),
             }
-            joiner.state().record_joined(group, &members, &result);
+            joiner.groups()[group].record_joined(group, &members, &result);
             match result {
                 Ok((tables, _)) => {
                     for (member, table) in members.into_iter().zip(tables) {
@@ -268,7 +269,7 @@ impl Joiner {
             true => blocking::run(|| Table::from_body(body)),
             false => Table::from_body(body),
         });
-        self.record_alone(key, &result, took);
+        self.record_alone(key, &flows, &result, took);
         match &result {
             Ok(table) => {
                 tracing::debug!(%query, series = table.series(), ?took, "Queried Prometheus");
@@ -282,19 +283,25 @@ impl Joiner {
         Ok(Arc::new(result?))
     }
 
-    fn record_alone(&self, key: u64, result: &Result<Table, Error>, took: Duration) {
+    fn record_alone(
+        &self,
+        key: u64,
+        flows: &[Flow],
+        result: &Result<Table, Error>,
+        took: Duration,
+    ) {
         let now = Instant::now();
-        let mut state = self.state();
+        let group = &mut self.groups()[group_of(flows)];
         let known = match result {
             Ok(table) => {
                 let stays =
-                    matches!(state.known.peek(&key), Some(Known::Alone { until }) if *until > now);
+                    matches!(group.known.peek(&key), Some(Known::Alone { until }) if *until > now);
                 let fast = took <= MAX_QUERY_TIME && is_small(table);
                 match (stays, fast && !table.is_scalar()) {
                     (true, _) => return,
                     (false, true) => {
                         // Requests that it has spoilt count until one succeeds.
-                        let spoilt = match state.known.peek(&key) {
+                        let spoilt = match group.known.peek(&key) {
                             Some(Known::Fast { spoilt, .. }) => *spoilt,
                             _ => 0,
                         };
@@ -302,18 +309,20 @@ impl Joiner {
                         Known::Fast { until, took, series: table.series(), spoilt }
                     }
                     (false, false) => {
-                        state.known.pop(&key);
+                        group.known.pop(&key);
                         return;
                     }
                 }
             }
             Err(error) if error.is_about_server() => return,
+            // Of what templates and rules share: others' responses fill it.
+            Err(Error::Memory { .. }) if group_of(flows) == TEMPLATES => return,
             Err(Error::Timeout(_) | Error::Partial(_)) => {
                 Known::Alone { until: now + ALONE_AFTER_OUTAGE }
             }
             Err(_) => Known::Alone { until: now + ALONE },
         };
-        state.known.put(key, known);
+        group.known.put(key, known);
     }
 }
 
@@ -329,13 +338,12 @@ fn flows_of(group: usize, members: &[Member]) -> Vec<Flow> {
 /// The tables of the members, and how long the request took.
 type Answer = (Vec<Result<Table, Error>>, Duration);
 
-impl State {
+impl Group {
     fn record_joined(&mut self, group: usize, members: &[Member], result: &Result<Answer, Error>) {
         match result {
             Ok((tables, took)) => {
-                let group = &mut self.groups[group];
-                group.max_queries = MAX_QUERIES.min(group.max_queries + 1);
-                group.failures = 0;
+                self.max_queries = MAX_QUERIES.min(self.max_queries + 1);
+                self.failures = 0;
                 let alone: Duration = members.iter().map(|member| member.took).sum();
                 for (member, table) in members.iter().zip(tables) {
                     let part = match alone.is_zero() {
@@ -354,16 +362,18 @@ impl State {
             Err(error) if error.is_about_server() => {}
             Err(error) => {
                 let now = Instant::now();
-                let group = &mut self.groups[group];
-                group.max_queries = (members.len() / 2).max(2);
-                group.failures += 1;
-                if group.failures >= MAX_FAILURES {
+                self.max_queries = (members.len() / 2).max(2);
+                if matches!(error, Error::Memory { .. }) && group == TEMPLATES {
+                    return;
+                }
+                self.failures += 1;
+                if self.failures >= MAX_FAILURES {
                     // Only late: that may have been the server.
                     let pause = match error {
                         Error::Timeout(_) => ALONE_AFTER_OUTAGE,
                         _ => ALONE,
                     };
-                    (group.failures, group.paused_until) = (0, Some(now + pause));
+                    (self.failures, self.paused_until) = (0, Some(now + pause));
                 }
                 for member in members {
                     self.failed_joined(member, now);
@@ -420,7 +430,7 @@ fn is_about_all(error: &Error, group: usize) -> bool {
 
 /// The group of a query for these flows.
 fn group_of(flows: &[Flow]) -> usize {
-    match flows.iter().all(|flow| matches!(flow, Flow::User(_))) {
+    match Flow::are_users(flows) {
         true => USERS,
         false => TEMPLATES,
     }

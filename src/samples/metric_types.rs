@@ -1,8 +1,10 @@
 //! The types of metrics: counters, whose rate is queried, and gauges.
 
 use crate::cache;
-use crate::prometheus::{Client, Error};
-use crate::promql::query::{MetricType, type_by_name};
+use crate::prometheus::{Client, Error, Flow, MetricKinds};
+use crate::promql::matcher::label_name;
+use crate::promql::query::{MetricType, PodQueries, type_by_name};
+use crate::promql::quote::quoted;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::OnceCell;
@@ -20,17 +22,27 @@ pub enum TypeWarning {
 /// The types of a server's metrics.
 pub struct MetricTypes {
     prometheus: Client,
-    /// The types by the metadata API, and when they expire; errors are kept for a moment only.
-    lookups: moka::sync::Cache<Arc<str>, Arc<OnceCell<(TypeLookup, Instant)>>>,
+    /// The types by the metadata API, and when they expire.
+    lookups: moka::sync::Cache<Key, Arc<OnceCell<(TypeLookup, Instant)>>>,
+    /// The error of the last lookup that failed: that of the next is often the same.
+    last_error: Mutex<Option<Arc<Error>>>,
     /// The last known types, for as long as the metrics are queried. A counter must not become a
     /// gauge because Prometheus has no metadata after a restart, or does not respond.
-    last_known: moka::sync::Cache<Arc<str>, MetricType>,
+    last_known: moka::sync::Cache<Key, MetricType>,
     /// A series of each metric of unknown type, by the query.
     tracked: moka::sync::Cache<Arc<str>, Arc<Mutex<TrackedSeries>>>,
 }
 
-/// A type by the metadata API; none if there is no metadata.
-type TypeLookup = Result<Option<MetricType>, Error>;
+/// A metric of all targets, or of those of a namespace.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Key {
+    metric: Arc<str>,
+    /// Empty for all targets.
+    namespace: Arc<str>,
+}
+
+/// The types by the metadata API; errors are kept for a moment only.
+type TypeLookup = Result<MetricKinds, Arc<Error>>;
 
 /// A series that may decrease, which a counter does not.
 struct TrackedSeries {
@@ -55,35 +67,41 @@ const LAST_KNOWN_IDLE: Duration = Duration::from_secs(6 * 3600);
 const COUNTER_TIME: Duration = Duration::from_secs(3600);
 /// How often it must increase in that time.
 const COUNTER_INCREASES: u32 = 10;
-/// The bytes of an error's text at most.
-const MAX_ERROR_BYTES: u32 = 1_000;
-/// The bytes of each of the three caches.
+/// The bytes of each of the three caches: some 6,000 names.
 pub const METRIC_TYPE_BYTES: usize = 2 << 20;
 
 /// The TTL of a lookup, by its result.
 fn lookup_ttl(lookup: &TypeLookup) -> Duration {
     match lookup {
-        Ok(Some(_)) => TYPE_TTL,
-        Ok(None) => UNKNOWN_TYPE_TTL,
+        Ok(kinds) if kinds.counter || kinds.other => TYPE_TTL,
+        Ok(_) => UNKNOWN_TYPE_TTL,
         Err(_) => ERROR_TTL,
+    }
+}
+
+/// The type, if all targets that have one agree.
+fn agreed(kinds: MetricKinds) -> Option<MetricType> {
+    match (kinds.counter, kinds.other) {
+        (true, false) => Some(MetricType::Counter),
+        (false, true) => Some(MetricType::Gauge),
+        _ => None,
     }
 }
 
 impl MetricTypes {
     /// The types of a server's metrics; none is known yet.
     pub fn new(prometheus: Client) -> Self {
-        let weight =
-            |metric: &Arc<str>| cache::weight(metric.len() + size_of::<(TypeLookup, Instant)>());
-        // The result comes later, and may be an error.
-        let lookup_weight = move |metric: &Arc<str>| weight(metric).saturating_add(MAX_ERROR_BYTES);
+        let weight = |key: &Key| key.metric.len() + key.namespace.len() + size_of::<Key>();
         let lookups = moka::sync::Cache::builder()
             .max_capacity(METRIC_TYPE_BYTES as u64)
-            .weigher(move |metric: &Arc<str>, _: &Arc<_>| lookup_weight(metric))
+            .weigher(move |key: &Key, _: &Arc<_>| {
+                cache::weight(weight(key) + size_of::<OnceCell<(TypeLookup, Instant)>>())
+            })
             .time_to_live(TYPE_TTL)
             .build();
         let last_known = moka::sync::Cache::builder()
             .max_capacity(METRIC_TYPE_BYTES as u64)
-            .weigher(move |metric: &Arc<str>, _: &MetricType| weight(metric))
+            .weigher(move |key: &Key, _: &MetricType| cache::weight(weight(key)))
             .time_to_idle(LAST_KNOWN_IDLE)
             .build();
         let tracked = moka::sync::Cache::builder()
@@ -93,47 +111,82 @@ impl MetricTypes {
             })
             .time_to_idle(COUNTER_TIME)
             .build();
-        Self { prometheus, lookups, last_known, tracked }
+        Self { prometheus, lookups, last_error: Mutex::default(), last_known, tracked }
     }
 
-    /// The type of a metric: by its name, else by its metadata, else the last known type. None if it was
-    /// never known.
+    /// The type of a metric for autoscalers of a namespace: by its name, else by its metadata, else the last known type.
+    /// If targets disagree, those of the namespace decide: a tenant's own metadata must not turn the gauge of another
+    /// into a counter. None if it was never known.
     ///
     /// # Errors
-    /// If the metadata can't be queried and never was. A counter that is taken for a gauge
-    /// would scale to the maximum.
-    pub async fn of(&self, metric: &str) -> Result<Option<MetricType>, Error> {
+    /// If the metadata can't be queried, or is contradictory, and the type was never known. A counter that is taken for
+    /// a gauge would scale to the maximum.
+    pub async fn of(
+        &self,
+        queries: &PodQueries,
+        metric: &str,
+        namespace: &str,
+    ) -> Result<Option<MetricType>, Error> {
         if let Some(known) = type_by_name(metric) {
             return Ok(Some(known));
         }
-        let key: Arc<str> = metric.into();
+        let of_all = Key { metric: metric.into(), namespace: "".into() };
+        let of_own = Key { namespace: namespace.into(), ..of_all.clone() };
+        let last_known = || self.last_known.get(&of_own).or_else(|| self.last_known.get(&of_all));
+        let all = match self.lookup(&of_all, self.prometheus.metric_kinds(metric)).await {
+            Ok(kinds) => kinds,
+            Err(error) => return last_known().map(Some).ok_or(error),
+        };
+        if let Some(known) = agreed(all) {
+            self.last_known.insert(of_all, known);
+            return Ok(Some(known));
+        }
+        if !all.counter {
+            return Ok(last_known());
+        }
+        let targets = format!("{{{}={}}}", label_name(&queries.namespace_label), quoted(namespace));
+        let flows = [Flow::Namespace(namespace.into())];
+        let own = self.prometheus.target_kinds(metric, &targets, &flows);
+        match self.lookup(&of_own, own).await.map(agreed) {
+            Ok(Some(known)) => {
+                self.last_known.insert(of_own, known);
+                Ok(Some(known))
+            }
+            Ok(None) => last_known().map(Some).ok_or_else(|| {
+                Error::InvalidResponse(format!(
+                    "by the metadata of its targets {metric} is a counter and something else: write a query for it"
+                ))
+            }),
+            Err(error) => last_known().map(Some).ok_or(error),
+        }
+    }
+
+    /// A lookup, from the cache or by this request: one for all callers at the same time.
+    async fn lookup(
+        &self,
+        key: &Key,
+        request: impl Future<Output = Result<MetricKinds, Error>>,
+    ) -> Result<MetricKinds, Error> {
         let look_up = async || {
-            let lookup = self.look_up(metric).await;
+            let lookup = request.await.map_err(|error| self.shared(error));
             let expires = Instant::now() + lookup_ttl(&lookup);
             (lookup, expires)
         };
         let expired = |lookup: &Arc<OnceCell<(TypeLookup, Instant)>>| {
             lookup.get().is_some_and(|(_, expires)| *expires <= Instant::now())
         };
-        let entry = self.lookups.entry(key.clone()).or_insert_with_if(Arc::default, expired);
-        // One request for all callers at the same time.
+        let entry = self.lookups.entry_by_ref(key).or_insert_with_if(Arc::default, expired);
         let (lookup, _) = entry.into_value().get_or_init(look_up).await.clone();
-        match lookup {
-            Ok(Some(known)) => {
-                self.last_known.insert(key, known);
-                Ok(Some(known))
-            }
-            Ok(None) => Ok(self.last_known.get(&key)),
-            Err(error) => self.last_known.get(&key).map(Some).ok_or(error),
-        }
+        lookup.map_err(|error| (*error).clone())
     }
 
-    async fn look_up(&self, metric: &str) -> TypeLookup {
-        let name = self.prometheus.metric_type(metric).await?;
-        Ok(name.map(|name| match name.as_str() {
-            "counter" => MetricType::Counter,
-            _ => MetricType::Gauge,
-        }))
+    /// An error, in the memory of the last one if that is the same: when Prometheus is down, there is one for each name.
+    fn shared(&self, error: Error) -> Arc<Error> {
+        let mut last = self.last_error.lock().unwrap_or_else(PoisonError::into_inner);
+        match &*last {
+            Some(last) if **last == error => last.clone(),
+            _ => last.insert(Arc::new(error)).clone(),
+        }
     }
 
     /// Observes the series of a query for a metric of unknown type. One of the series, identified by the

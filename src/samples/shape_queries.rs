@@ -63,6 +63,8 @@ pub struct ShapeState {
     pub batches: Vec<Flight>,
     /// The single queries in flight or cached.
     pub singles: HashMap<Arguments, Flight>,
+    /// The cached results of single queries that were sent again before these expired.
+    pub earlier_singles: HashMap<Arguments, Flight>,
     /// The queries for the next plan.
     pub pending: Option<(BTreeMap<Arguments, PendingQuery>, PlanFuture)>,
     /// The queries whose plans are being computed.
@@ -76,6 +78,10 @@ pub struct ShapeState {
     /// When a batch was last split because its result was partial, if not all of its queries
     /// are remembered as recent.
     last_split: Option<Instant>,
+    /// When expired results were last dropped.
+    dropped: Option<Instant>,
+    /// When idle queries were last forgotten.
+    forgotten: Option<Instant>,
     /// The failures since the last success.
     pub consecutive_failures: u32,
     /// How long the queries of the last plan took.
@@ -177,11 +183,12 @@ impl ShapeState {
     /// The flight whose result a new caller of a query gets now, if any covers it.
     pub fn known(&self, arguments: &Arguments, max_age: Duration, now: Instant) -> Option<Known> {
         let newest = |flight: &Flight| flight.table().map(|_| flight.expires(max_age));
-        let single = self.singles.get(arguments).into_iter();
+        let singles = [self.singles.get(arguments), self.earlier_singles.get(arguments)];
         let mut known: Option<Known> = None;
-        for flight in single
-            .chain(&self.batches)
-            .filter(|flight| flight.is_fresh(max_age, now) && flight.coverage.contains(arguments))
+        for flight in
+            singles.into_iter().flatten().chain(&self.batches).filter(|flight| {
+                flight.is_fresh(max_age, now) && flight.coverage.contains(arguments)
+            })
         {
             let known = known.get_or_insert_with(|| Known {
                 flight: flight.clone(),
@@ -203,10 +210,29 @@ impl ShapeState {
         (self.took * 2).min(max_age / 2)
     }
 
-    /// Drops expired results.
-    pub fn drop_expired(&mut self, max_age: Duration, now: Instant) {
+    /// Drops expired results, unless that was done after this time: there may be thousands of results, each of which
+    /// asks for it.
+    pub fn drop_expired(&mut self, after: Instant, max_age: Duration, now: Instant) {
+        if is_done_after(&mut self.dropped, after, now) {
+            return;
+        }
         self.batches.retain(|flight| flight.is_fresh(max_age, now));
-        self.singles.retain(|_, flight| flight.is_fresh(max_age, now));
+        for singles in [&mut self.singles, &mut self.earlier_singles] {
+            singles.retain(|_, flight| flight.is_fresh(max_age, now));
+        }
+    }
+
+    /// [`forget_idle`](Self::forget_idle), unless that was done after this time.
+    pub fn forget_idle_after(
+        &mut self,
+        after: Instant,
+        quota: &RecentQuota,
+        idle: Duration,
+        now: Instant,
+    ) {
+        if !is_done_after(&mut self.forgotten, after, now) {
+            self.forget_idle(quota, idle, now);
+        }
     }
 
     /// Forgets old failures, and the queries that were not made for `idle`. A query that is kept out
@@ -283,6 +309,15 @@ impl ShapeState {
         }
         Some(if partial.is_empty() { halves(batch) } else { vec![partial, others] })
     }
+}
+
+/// Whether something was done after a time. If not, it is done now.
+fn is_done_after(done: &mut Option<Instant>, after: Instant, now: Instant) -> bool {
+    let is_done = done.is_some_and(|at| at > after);
+    if !is_done {
+        *done = Some(now);
+    }
+    is_done
 }
 
 /// The two halves of a batch, or the query of a batch of one.

@@ -185,10 +185,16 @@ impl Store {
 
     /// Whether a query for pods is still the one for its metric, if the same [`PodQueries`] made it. Not if the metric's
     /// type is unknown: then each of its results is [observed](Self::checked_pods).
-    pub async fn is_current(&self, query: &PodQuery, metric: &PrometheusMetric) -> bool {
+    pub async fn is_current(
+        &self,
+        queries: &PodQueries,
+        query: &PodQuery,
+        metric: &PrometheusMetric,
+    ) -> bool {
         let Some(known) = query.metric_type else { return false };
-        metric.query.is_some()
-            || self.0.metric_types.of(&metric.metric).await.is_ok_and(|now| now == Some(known))
+        let namespace = &query.query.caller.namespace;
+        let now = || self.0.metric_types.of(queries, &metric.metric, namespace);
+        metric.query.is_some() || now().await.is_ok_and(|now| now == Some(known))
     }
 
     /// The value of a metric of a whole workload.
@@ -228,7 +234,7 @@ impl Store {
             let caller = Caller::user(namespace);
             return Ok(Asked { query, caller, metric_type: Some(MetricType::Gauge) });
         }
-        let metric_type = self.0.metric_types.of(&metric.metric).await?;
+        let metric_type = self.0.metric_types.of(queries, &metric.metric, namespace).await?;
         let query = queries.query(metric, metric_type.unwrap_or(MetricType::Gauge), namespace)?;
         Ok(Asked { query, caller: Caller::of(namespace), metric_type })
     }

@@ -202,7 +202,7 @@ impl Asked {
             (Source::Generated(of), Some(metric)) => {
                 Arc::ptr_eq(&of.metric, metric)
                     && Arc::ptr_eq(&of.queries, &server.pod_queries.load())
-                    && server.samples.is_current(&of.query, metric).await
+                    && server.samples.is_current(&of.queries, &of.query, metric).await
             }
             (Source::Rule(query), None) => server.rules.is_current(query, &self.selectors.objects),
             _ => false,

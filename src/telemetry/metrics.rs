@@ -155,12 +155,12 @@ impl Default for Metrics {
             ),
             autoscalers: all.add(
                 ("autoscalers", None, "gauge", &[]),
-                "Number of autoscalers that are evaluated",
+                "Number of Autoscalers, and of native HPAs that Plimsoll scales",
                 Gauge::default(),
             ),
             failing: all.add(
                 ("autoscalers_failing", None, "gauge", &[]),
-                "Number of autoscalers whose last evaluation failed",
+                "Number of those of plimsoll_autoscalers whose last evaluation failed",
                 Gauge::default(),
             ),
             leader: all.add(

@@ -131,6 +131,11 @@ impl Index {
         self.autoscalers.get(key).cloned()
     }
 
+    /// The number of native HorizontalPodAutoscalers.
+    pub fn hpa_count(&self) -> usize {
+        self.hpas.len()
+    }
+
     /// One native HorizontalPodAutoscaler.
     pub fn hpa(&self, key: &ObjectKey) -> Option<Arc<HpaRecord>> {
         self.hpas.get(key).cloned()

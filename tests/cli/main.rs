@@ -173,6 +173,25 @@ fn convert_fails_if_an_object_was_left_out() {
 }
 
 #[test]
+fn convert_writes_previews_but_leaves_a_pause() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let text = |kind: &str, more: &str| {
+        format!(
+            "---\napiVersion: {kind}\nmetadata: {{name: web{}}}\nspec: {{scaleTargetRef: {{apiVersion: apps/v1, \
+             kind: Deployment, name: web}}, maxReplicas: 3{more}}}\n",
+            more.len()
+        )
+    };
+    let hpa = text("autoscaling/v2\nkind: HorizontalPodAutoscaler", "");
+    let paused = text("plimsoll.dev/v1alpha1\nkind: Autoscaler", ", mode: Paused");
+    std::fs::write(file.path(), hpa + &paused).unwrap();
+    let output = plimsoll(&["convert", "--preview", file.path().to_str().unwrap()]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    let modes: Vec<&str> = text.lines().filter(|line| line.contains("mode:")).collect();
+    assert_eq!(modes, ["  mode: Preview", "  mode: Paused"], "{text}");
+}
+
+#[test]
 fn a_backtest_is_written_in_each_format() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).display().to_string();

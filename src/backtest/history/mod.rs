@@ -12,6 +12,7 @@ use super::recorded::{Recorded, Replicas};
 use super::{Candidate, Measure, Of};
 use crate::prometheus::Client;
 use crate::promql::query::{MetricType, PodQueries, type_by_name};
+use crate::samples::MetricTypes;
 use crate::time::UnixMillis;
 use queries::{OWN, Total};
 use range::{range, raw};
@@ -223,11 +224,9 @@ impl History<'_> {
         };
         let metric_type = match (&own.query, type_by_name(&own.metric)) {
             (None, None) => {
-                let known = self.prometheus.metric_type(&own.metric).await;
-                match known.map_err(|error| about(error.to_string()))?.as_deref() {
-                    Some("counter") => MetricType::Counter,
-                    _ => MetricType::Gauge,
-                }
+                let types = MetricTypes::new(self.prometheus.clone());
+                let known = types.of(self.queries, &own.metric, &candidate.namespace).await;
+                known.map_err(|error| about(error.to_string()))?.unwrap_or(MetricType::Gauge)
             }
             (_, known) => known.unwrap_or(MetricType::Gauge),
         };

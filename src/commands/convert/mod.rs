@@ -85,6 +85,12 @@ pub fn run(flags: &ConvertFlags) -> Result<(String, Converted), String> {
         let notes = converted.notes.first().map(|note| format!("; {note}"));
         return Err(format!("{none}{}", notes.unwrap_or_default()));
     }
+    if flags.preview {
+        let specs = converted.objects.iter_mut().map(|object| &mut object["spec"]);
+        for spec in specs.filter(|spec| spec.is_object() && spec["mode"] != "Paused") {
+            spec["mode"] = "Preview".into();
+        }
+    }
     let mut text = String::new();
     for object in &converted.objects {
         text += "---\n";

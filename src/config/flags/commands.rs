@@ -261,6 +261,10 @@ pub struct ConvertFlags {
     #[arg(short, long, value_name = "NAME")]
     pub namespace: Option<String>,
 
+    /// Write the Autoscalers with mode: Preview: they are evaluated, and scale nothing. One that is paused stays paused.
+    #[arg(long)]
+    pub preview: bool,
+
     /// URL of the Prometheus that Plimsoll queries. A ScaledObject with another server, or any if this is not set,
     /// becomes a preview. Repeat it for each URL that objects use; a Service is the same with .svc and
     /// .svc.cluster.local.

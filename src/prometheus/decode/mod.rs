@@ -8,7 +8,7 @@ mod series;
 mod status;
 
 pub use envelope::Label;
-pub use metadata::metric_type;
+pub use metadata::{MetricKinds, metric_kinds, target_kinds};
 pub use query::{InvalidSample, ResultType, Series, read_query_response};
 pub use range::{RangeSeries, decode_matrix};
 pub use series::{SeriesSchema, decode_series_schemas};
@@ -86,21 +86,26 @@ mod tests {
     }
 
     #[test]
-    fn the_type_is_that_of_the_first_target_that_has_one() {
+    fn the_types_are_those_of_all_targets() {
+        let kinds = |counter, other, entries| MetricKinds { counter, other, entries };
         for (data, expected) in [
             (
                 r#"{"x":[],"y":[{"type":"gauge","help":""},{"type":"counter"}],"z":[]}"#,
-                Some("gauge"),
+                kinds(true, true, 2),
             ),
-            (r#"{"x":[{"type":"unknown"}]}"#, None),
-            ("{}", None),
+            (r#"{"x":[{"type":"unknown"},{"type":"counter"},{}]}"#, kinds(true, false, 3)),
+            (r#"{"x":[{"type":"histogram"}]}"#, kinds(false, true, 1)),
+            ("{}", kinds(false, false, 0)),
         ] {
             let body = format!(r#"{{"status":"success","data":{data}}}"#);
-            assert_eq!(metric_type(body.as_bytes()), Ok(expected.map(str::to_owned)), "{data}");
+            assert_eq!(metric_kinds(body.as_bytes()), Ok(expected), "{data}");
         }
-        let partial = metric_type(br#"{"data":{},"warnings":["a store is down"]}"#);
+        let body = br#"{"data":[{"target":{"pod":"a"},"type":"gauge","help":"h","unit":""}]}"#;
+        assert_eq!(target_kinds(body), Ok(kinds(false, true, 1)));
+        let partial = metric_kinds(br#"{"data":{},"warnings":["a store is down"]}"#);
         assert_eq!(partial, Err(Error::Partial("a store is down".to_owned())));
-        assert!(metric_type(br#"{"data":[]}"#).is_err());
+        assert!(metric_kinds(br#"{"data":[]}"#).is_err());
+        assert!(target_kinds(br#"{"data":{}}"#).is_err());
     }
 
     #[test]
@@ -116,7 +121,7 @@ mod tests {
             let results = [
                 read(&of(queried)).err(),
                 decode_series_schemas(&of("[]")).err(),
-                metric_type(&of("{}")).err(),
+                metric_kinds(&of("{}")).err(),
             ];
             for error in results {
                 let failed = matches!(error, Some(Error::InvalidResponse(_)));

@@ -320,8 +320,37 @@ async fn a_result_is_dropped_once_it_expires() {
     drop(get(&coalescer, "x").await);
     tokio::time::sleep(Duration::from_millis(900)).await;
     assert!(is_cached());
-    tokio::time::sleep(Duration::from_millis(110)).await;
+    tokio::time::sleep(Duration::from_millis(360)).await;
     assert!(!is_cached());
+}
+
+/// One that comes after its expiry, and after others were dropped.
+#[tokio::test(start_paused = true)]
+async fn a_slow_result_is_dropped_too() {
+    let cached = Arc::new(Mutex::new(Vec::new()));
+    let seen = cached.clone();
+    let send: SendQuery = Arc::new(move |query: String, _| {
+        let seen = seen.clone();
+        async move {
+            let wait = if query.contains("a1\"") { 1_400 } else { 1_700 };
+            tokio::time::sleep(Duration::from_millis(wait)).await;
+            let result = empty();
+            seen.lock().unwrap().push(Arc::downgrade(result.as_ref().unwrap()));
+            result
+        }
+        .boxed()
+    });
+    let coalescer = Arc::new(Coalescer::new(Duration::from_secs(1), send, Spawner::unowned()));
+    // Planned one after the other, so that they are two queries.
+    let ask = async |app: u64| {
+        tokio::time::sleep(Duration::from_millis(2 * app)).await;
+        drop(get(&coalescer, &query(app as usize)).await);
+    };
+    tokio::join!(ask(1), ask(2));
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    let cached = cached.lock().unwrap();
+    assert_eq!(cached.len(), 2);
+    assert!(cached.iter().all(|result| result.upgrade().is_none()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -341,6 +370,46 @@ async fn a_batch_beyond_one_namespaces_bytes_is_split() {
         assert!(greedy.is_err() && good.is_ok() && other.is_ok());
         tokio::time::sleep(Duration::from_secs(15)).await;
     }
+}
+
+/// Prometheus refuses what loads too many samples.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_is_too_large_only_as_a_whole_is_not_sent_each_time() {
+    let (coalescer, sent) = coalescer(|query| match query.matches('|').count() >= 20 {
+        true => failure(Error::Refused("query processing would load too many samples".to_owned())),
+        false => empty(),
+    });
+    assert!(all(&coalescer, 0..100).await.iter().all(Result::is_ok));
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    sent.lock().unwrap().clear();
+    assert!(all(&coalescer, 0..100).await.iter().all(Result::is_ok));
+    let sent = sent.lock().unwrap();
+    assert!(sent.iter().all(|query| query.matches('|').count() < 20), "{sent:#?}");
+    assert!(sent.len() < 20, "{}", sent.len());
+}
+
+/// Others' responses fill the budget that templates share: none of their queries is at fault.
+#[tokio::test(start_paused = true)]
+async fn a_lack_of_memory_isolates_no_query_of_a_template() {
+    let is_full = Arc::new(Mutex::new(true));
+    let full = is_full.clone();
+    let (coalescer, sent) =
+        coalescer(move |query| match *full.lock().unwrap() && query.contains("a7\"") {
+            true => failure(Error::Memory { limit: 1 }),
+            false => empty(),
+        });
+    // It fails by itself while another succeeds.
+    let (seventh, eighth) = (query(7), query(8));
+    let (alone, other) = tokio::join!(get(&coalescer, &seventh), async {
+        tokio::time::sleep(Duration::from_millis(2)).await;
+        get(&coalescer, &eighth).await
+    });
+    assert!(alone.is_err() && other.is_ok());
+    *is_full.lock().unwrap() = false;
+    tokio::time::sleep(Duration::from_secs(15)).await;
+    sent.lock().unwrap().clear();
+    assert!(all(&coalescer, 0..32).await.iter().all(Result::is_ok));
+    assert_eq!(sent.lock().unwrap().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

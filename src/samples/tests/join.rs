@@ -183,6 +183,17 @@ async fn a_request_has_so_many_queries_and_bytes_at_most() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn many_queries_of_users_do_not_make_those_of_templates_be_forgotten() {
+    let (joiner, seen) = joiner();
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    let many: Vec<String> = (0..20_000).map(|n| format!("hits_{n}_user")).collect();
+    for some in many.chunks(500) {
+        assert!(ask(&joiner, &seen, some).await.0.iter().all(Result::is_ok));
+    }
+    assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_query_that_spoils_a_request_fails_alone_and_stays_alone() {
     for (bad, late) in [(Bad::Refused, false), (Bad::Late, true)] {
         let (joiner, seen) = joiner();

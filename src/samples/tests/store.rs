@@ -1,7 +1,6 @@
 //! The store, with a Prometheus whose responses are broken, partial or large.
 
-use super::super::metric_types::MetricTypes;
-use super::super::{MetricError, ObjectSamples, Reader, Store, Table};
+use super::super::{MetricError, MetricTypes, ObjectSamples, Reader, Store, Table};
 use crate::config::Config;
 use crate::fake;
 use crate::prometheus::{Client, Error, Flow, Options};
@@ -9,6 +8,7 @@ use crate::promql::query::{MetricType, Per, PrometheusMetric};
 use crate::supervise::Spawner;
 use axum::Router;
 use futures::future::join_all;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -28,6 +28,14 @@ async fn pods(store: &Store, name: &str) -> Result<ObjectSamples, MetricError> {
         query: None,
     };
     store.pods(&Config::default().pod_queries, &metric, "shop", Reader::Decision).await
+}
+
+async fn type_of(
+    types: &MetricTypes,
+    metric: &str,
+    namespace: &str,
+) -> Result<Option<MetricType>, Error> {
+    types.of(&Config::default().pod_queries, metric, namespace).await
 }
 
 #[tokio::test]
@@ -87,10 +95,57 @@ async fn a_known_type_outlives_an_empty_response_and_an_outage() {
             *says.lock().unwrap() = response;
         }
         pass(Duration::from_secs(600)).await;
-        assert_eq!(types.of("hits").await, Ok(Some(MetricType::Counter)), "{response:?}");
+        let hits = type_of(&types, "hits", "shop").await;
+        assert_eq!(hits, Ok(Some(MetricType::Counter)), "{response:?}");
     }
     // A type that was never known can't be guessed while Prometheus is down.
-    assert!(types.of("others").await.is_err());
+    assert!(type_of(&types, "others", "shop").await.is_err());
+}
+
+/// Any tenant's pods may declare the metric of another.
+#[tokio::test]
+async fn the_metadata_of_another_namespace_does_not_change_the_type_of_a_metric() {
+    let is_attacked = Arc::new(AtomicBool::new(false));
+    let attacked = is_attacked.clone();
+    let (client, received) = fake::prometheus(move |text| {
+        let data = match text {
+            _ if text.contains("targets") && text.contains("shop") => {
+                r#"[{"target":{},"type":"gauge","help":"","unit":""}]"#
+            }
+            _ if text.contains("targets") => "[]",
+            _ if attacked.load(Relaxed) => r#"{"depth":[{"type":"counter"},{"type":"gauge"}]}"#,
+            _ => r#"{"depth":[{"type":"gauge"}]}"#,
+        };
+        format!(r#"{{"status":"success","data":{data}}}"#)
+    })
+    .await;
+    let types = MetricTypes::new(client);
+    let of = async |namespace| type_of(&types, "depth", namespace).await;
+    assert_eq!(of("bank").await, Ok(Some(MetricType::Gauge)));
+    is_attacked.store(true, Relaxed);
+    pass(Duration::from_secs(601)).await;
+    for namespace in ["shop", "bank"] {
+        assert_eq!(of(namespace).await, Ok(Some(MetricType::Gauge)));
+    }
+    let received = received.lock().unwrap();
+    assert!(received.iter().any(|text| text.contains(r#"{namespace="shop"}"#)), "{received:#?}");
+}
+
+#[tokio::test]
+async fn a_type_that_targets_disagree_about_and_was_never_known_is_not_guessed() {
+    // As many entries as are asked for: there may be others.
+    let many = vec![r#"{"type":"counter"}"#; 100].join(",");
+    for entries in [r#"{"type":"counter"},{"type":"gauge"}"#.to_owned(), many] {
+        let (client, _) = fake::prometheus(move |text| {
+            let all = format!(r#"{{"depth":[{entries}]}}"#);
+            let data = if text.contains("targets") { "[]" } else { &all };
+            format!(r#"{{"status":"success","data":{data}}}"#)
+        })
+        .await;
+        let error = type_of(&MetricTypes::new(client), "depth", "shop").await;
+        let error = error.unwrap_err().to_string();
+        assert!(error.contains("depth is a counter and something else"), "{error}");
+    }
 }
 
 #[tokio::test]

@@ -227,6 +227,35 @@ async fn an_autoscaler_deleted_during_its_evaluation_is_not_counted() {
     assert!(text.contains("plimsoll_autoscalers 0\n"), "{text}");
 }
 
+/// A broken HPA that only kube-controller-manager scales is no failing autoscaler of Plimsoll's.
+#[tokio::test]
+async fn an_observed_hpa_that_fails_is_not_counted() {
+    let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+    let shared = Arc::get_mut(&mut control.ctx).expect("the only reference");
+    shared.settings.native_hpas = NativeHpas::Observe;
+    let web = put(&control, "web", json!({"maxReplicas": 9}));
+    let record = json!({"metadata": {"namespace": "shop", "name": "web", "uid": "native"},
+        "spec": {"scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}, "maxReplicas": 9}});
+    let record = watch::read_hpa(serde_json::from_value(record).unwrap());
+    control.ctx.cluster.write(|index| index.put_hpa(web.key.clone(), record));
+    let hpa = AutoscalerRef { kind: AutoscalerKind::Hpa, ..web.clone() };
+    for autoscaler in [web, hpa] {
+        let (due, result) = (Instant::now(), Some(SyncResult::Failed));
+        control.evaluated(FinishedEvaluation {
+            autoscaler,
+            due,
+            begun: due,
+            due_together: 1,
+            state: None,
+            result,
+        });
+    }
+    let text = control.ctx.metrics.openmetrics();
+    for line in ["plimsoll_autoscalers 1\n", "plimsoll_autoscalers_failing 1\n"] {
+        assert!(text.contains(line), "{text}");
+    }
+}
+
 /// What a window and a pause say ends in time, whatever the sync period, with either executor.
 #[tokio::test]
 async fn a_pause_and_a_window_are_evaluated_at_their_ends() {
