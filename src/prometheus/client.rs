@@ -6,7 +6,7 @@ use super::error::failure;
 use super::http::Http;
 use super::queue::{Completion, Flow, RequestQueue};
 use super::transport::{Transport, TransportError};
-use super::{Error, MetricKinds, Names, Options, Token, decode};
+use super::{Error, Names, Options, Token};
 use crate::telemetry::Metrics;
 use bytes::Bytes;
 use futures::StreamExt;
@@ -44,8 +44,6 @@ const MAX_USER_RESPONSE: usize = 8 << 20;
 /// The most series of a response to users' own queries. Prometheus leaves out the
 /// others, with a warning.
 const MAX_USER_SERIES: &str = "50000";
-/// The most entries of a metric's metadata.
-const MAX_METADATA: &str = "100";
 
 /// A request.
 pub(super) struct Request<'a> {
@@ -158,47 +156,6 @@ impl Client {
             Ok(_) => Ok(None),
             Err(Error::Refused(message)) => Ok(Some(message)),
             Err(other) => Err(other),
-        }
-    }
-
-    /// The types that the metadata of all targets gives a metric; none if no target has one.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub async fn metric_kinds(&self, metric: &str) -> Result<MetricKinds, Error> {
-        let form = [("metric", metric), ("limit_per_metric", MAX_METADATA)];
-        let kinds = self.metadata("api/v1/metadata", &form, &[], decode::metric_kinds).await?;
-        // There may be more, of the other type.
-        let is_cut = kinds.entries.to_string() == MAX_METADATA;
-        Ok(MetricKinds { counter: kinds.counter || is_cut, other: kinds.other || is_cut, ..kinds })
-    }
-
-    /// The same of the targets that a selector of their labels matches. Of many, those of some.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub async fn target_kinds(
-        &self,
-        metric: &str,
-        targets: &str,
-        flows: &[Flow],
-    ) -> Result<MetricKinds, Error> {
-        let form = [("match_target", targets), ("metric", metric), ("limit", MAX_METADATA)];
-        self.metadata("api/v1/targets/metadata", &form, flows, decode::target_kinds).await
-    }
-
-    async fn metadata(
-        &self,
-        path: &'static str,
-        form: &[(&'static str, &str)],
-        flows: &[Flow],
-        read: fn(&[u8]) -> Result<MetricKinds, Error>,
-    ) -> Result<MetricKinds, Error> {
-        match self.body(Request { path, form, flows, get: true }).await {
-            Ok(body) => read(&body),
-            // Not every compatible server has metadata.
-            Err(Error::Unavailable { status: 404, .. }) => Ok(MetricKinds::default()),
-            Err(error) => Err(error),
         }
     }
 

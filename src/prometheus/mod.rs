@@ -7,6 +7,7 @@ mod decode;
 mod error;
 mod history;
 mod http;
+mod metadata;
 mod options;
 mod queue;
 mod status;
