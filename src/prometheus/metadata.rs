@@ -6,45 +6,43 @@ use super::{Error, Flow, MetricKinds, decode};
 /// The most entries of a metric's metadata.
 const MAX_METADATA: &str = "100";
 
-impl Client {
-    /// The types that the metadata of all targets gives a metric; none if no target has one.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub async fn metric_kinds(&self, metric: &str) -> Result<MetricKinds, Error> {
-        let form = [("metric", metric), ("limit_per_metric", MAX_METADATA)];
-        let kinds = self.metadata("api/v1/metadata", &form, &[], decode::metric_kinds).await?;
-        // There may be more, of the other type.
-        let is_cut = kinds.entries.to_string() == MAX_METADATA;
-        Ok(MetricKinds { counter: kinds.counter || is_cut, other: kinds.other || is_cut, ..kinds })
-    }
+/// The types that the metadata of all targets gives a metric; none if no target has one.
+///
+/// # Errors
+/// As [`Error`] says.
+pub async fn metric_kinds(client: &Client, metric: &str) -> Result<MetricKinds, Error> {
+    let form = [("metric", metric), ("limit_per_metric", MAX_METADATA)];
+    let kinds = metadata(client, "api/v1/metadata", &form, &[], decode::metric_kinds).await?;
+    // There may be more, of the other type.
+    let is_cut = kinds.entries.to_string() == MAX_METADATA;
+    Ok(MetricKinds { counter: kinds.counter || is_cut, other: kinds.other || is_cut, ..kinds })
+}
 
-    /// The same of the targets that a selector of their labels matches. Of many, those of some.
-    ///
-    /// # Errors
-    /// As [`Error`] says.
-    pub async fn target_kinds(
-        &self,
-        metric: &str,
-        targets: &str,
-        flows: &[Flow],
-    ) -> Result<MetricKinds, Error> {
-        let form = [("match_target", targets), ("metric", metric), ("limit", MAX_METADATA)];
-        self.metadata("api/v1/targets/metadata", &form, flows, decode::target_kinds).await
-    }
+/// The same of the targets that a selector of their labels matches. Of many, those of some.
+///
+/// # Errors
+/// As [`Error`] says.
+pub async fn target_kinds(
+    client: &Client,
+    metric: &str,
+    targets: &str,
+    flows: &[Flow],
+) -> Result<MetricKinds, Error> {
+    let form = [("match_target", targets), ("metric", metric), ("limit", MAX_METADATA)];
+    metadata(client, "api/v1/targets/metadata", &form, flows, decode::target_kinds).await
+}
 
-    async fn metadata(
-        &self,
-        path: &'static str,
-        form: &[(&'static str, &str)],
-        flows: &[Flow],
-        read: fn(&[u8]) -> Result<MetricKinds, Error>,
-    ) -> Result<MetricKinds, Error> {
-        match self.body(Request { path, form, flows, get: true }).await {
-            Ok(body) => read(&body),
-            // Not every compatible server has metadata.
-            Err(Error::Unavailable { status: 404, .. }) => Ok(MetricKinds::default()),
-            Err(error) => Err(error),
-        }
+async fn metadata(
+    client: &Client,
+    path: &'static str,
+    form: &[(&'static str, &str)],
+    flows: &[Flow],
+    read: fn(&[u8]) -> Result<MetricKinds, Error>,
+) -> Result<MetricKinds, Error> {
+    match client.body(Request { path, form, flows, get: true }).await {
+        Ok(body) => read(&body),
+        // Not every compatible server has metadata.
+        Err(Error::Unavailable { status: 404, .. }) => Ok(MetricKinds::default()),
+        Err(error) => Err(error),
     }
 }

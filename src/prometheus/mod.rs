@@ -22,6 +22,7 @@ pub use decode::{
 };
 pub use error::{Error, shortened};
 pub use http::{Http, read_roots};
+pub use metadata::{metric_kinds, target_kinds};
 pub use options::{Names, Options, Pem, Token};
 pub use queue::Flow;
 pub use status::{configuration, receives};

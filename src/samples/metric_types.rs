@@ -1,7 +1,7 @@
 //! The types of metrics: counters, whose rate is queried, and gauges.
 
 use crate::cache;
-use crate::prometheus::{Client, Error, Flow, MetricKinds};
+use crate::prometheus::{self, Client, Error, Flow, MetricKinds};
 use crate::promql::matcher::label_name;
 use crate::promql::query::{MetricType, PodQueries, type_by_name};
 use crate::promql::quote::quoted;
@@ -133,10 +133,11 @@ impl MetricTypes {
         let of_all = Key { metric: metric.into(), namespace: "".into() };
         let of_own = Key { namespace: namespace.into(), ..of_all.clone() };
         let last_known = || self.last_known.get(&of_own).or_else(|| self.last_known.get(&of_all));
-        let all = match self.lookup(&of_all, self.prometheus.metric_kinds(metric)).await {
-            Ok(kinds) => kinds,
-            Err(error) => return last_known().map(Some).ok_or(error),
-        };
+        let all =
+            match self.lookup(&of_all, prometheus::metric_kinds(&self.prometheus, metric)).await {
+                Ok(kinds) => kinds,
+                Err(error) => return last_known().map(Some).ok_or(error),
+            };
         if let Some(known) = agreed(all) {
             self.last_known.insert(of_all, known);
             return Ok(Some(known));
@@ -146,7 +147,7 @@ impl MetricTypes {
         }
         let targets = format!("{{{}={}}}", label_name(&queries.namespace_label), quoted(namespace));
         let flows = [Flow::Namespace(namespace.into())];
-        let own = self.prometheus.target_kinds(metric, &targets, &flows);
+        let own = prometheus::target_kinds(&self.prometheus, metric, &targets, &flows);
         match self.lookup(&of_own, own).await.map(agreed) {
             Ok(Some(known)) => {
                 self.last_known.insert(of_own, known);
