@@ -19,6 +19,7 @@ mod install;
 mod joined;
 mod memory;
 mod metric_rules;
+mod metric_types;
 mod modes;
 mod monitoring;
 mod observed;

@@ -21,6 +21,7 @@ use plimsoll::replica::BackgroundTasks;
 use plimsoll::samples::{Caller, Store};
 use std::collections::BTreeSet;
 use std::fmt::Write;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
@@ -377,6 +378,20 @@ fn a_batched_query_has_the_same_result_as_unbatched() {
 
 /// A real Prometheus that scrapes this target; its URL, and the folder of its data.
 async fn prometheus_of(target: Router, interval: &str) -> (Process, String, tempfile::TempDir) {
+    let job = |address| {
+        format!(
+            "{{job_name: t, honor_labels: true, static_configs: [{{targets: [\"{address}\"]}}]}}"
+        )
+    };
+    prometheus_with(target, interval, job).await
+}
+
+/// The same with the scrape configurations for the address of the target.
+pub async fn prometheus_with(
+    target: Router,
+    interval: &str,
+    jobs: impl Fn(SocketAddr) -> String,
+) -> (Process, String, tempfile::TempDir) {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("an address");
     tokio::spawn(async move { axum::serve(listener, target).await });
@@ -385,8 +400,8 @@ async fn prometheus_of(target: Router, interval: &str) -> (Process, String, temp
     let port = free_port();
     let config = folder.path().join("prometheus.yml");
     let text = format!(
-        "global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\nscrape_configs: [{{job_name: t, \
-         honor_labels: true, static_configs: [{{targets: [\"{address}\"]}}]}}]\n"
+        "global: {{scrape_interval: {interval}, scrape_timeout: {interval}}}\nscrape_configs: [{}]\n",
+        jobs(address)
     );
     std::fs::write(&config, text).expect("a file");
     let arguments = [
