@@ -22,6 +22,7 @@ mod metric_rules;
 mod metric_types;
 mod modes;
 mod monitoring;
+mod moving;
 mod observed;
 mod oldest;
 mod operating;
