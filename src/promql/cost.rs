@@ -77,34 +77,67 @@ impl Limits {
     /// another fits beside it has a batch of its own.
     pub(super) fn batches<'a>(
         &self,
-        queries: &[&'a Arguments],
+        mut queries: Vec<&'a Arguments>,
         series: f64,
         estimates: &Estimates,
-    ) -> Vec<Vec<&'a Arguments>> {
+    ) -> Batches<'a> {
         let by_series = (self.series as f64 / series.max(1.0)) as usize;
         let most = by_series.min(estimates.max_batch).max(1);
         let values = |of: &Arguments| of.iter().map(Vec::len).max().unwrap_or(0).max(1);
-        let (large, small): (Vec<_>, Vec<_>) =
-            queries.iter().copied().partition(|of| values(of) > self.values / 2);
+        let mut large = Vec::new();
+        queries.retain(|query| {
+            let is_large = values(query) > self.values / 2;
+            if is_large {
+                large.push(*query);
+            }
+            !is_large
+        });
         let packed = |most: usize| {
-            let mut batches: Vec<Vec<&'a Arguments>> = Vec::new();
-            let mut named = 0;
-            for &query in &small {
+            let (mut sizes, mut named): (Vec<usize>, usize) = (Vec::new(), 0);
+            for query in &queries {
                 named += values(query);
-                match batches.last_mut() {
-                    Some(batch) if named <= self.values && batch.len() < most => batch.push(query),
+                match sizes.last_mut() {
+                    Some(size) if named <= self.values && *size < most => *size += 1,
                     _ => {
                         named = values(query);
-                        batches.push(vec![query]);
+                        sizes.push(1);
                     }
                 }
             }
-            batches
+            sizes
         };
         let first = packed(most);
-        let equal = packed(small.len().div_ceil(first.len().max(1)));
-        let batches = if equal.len() <= first.len() { equal } else { first };
-        batches.into_iter().chain(large.into_iter().map(|query| vec![query])).collect()
+        let equal = packed(queries.len().div_ceil(first.len().max(1)));
+        let sizes = if equal.len() <= first.len() { equal } else { first };
+        Batches { queries, sizes, large }
+    }
+}
+
+/// Queries in batches.
+pub(super) struct Batches<'a> {
+    /// Those that share batches, one batch after the other.
+    queries: Vec<&'a Arguments>,
+    /// The sizes of these batches.
+    sizes: Vec<usize>,
+    /// Those with a batch each.
+    large: Vec<&'a Arguments>,
+}
+
+impl<'a> Batches<'a> {
+    /// The number of batches.
+    pub(super) fn len(&self) -> usize {
+        self.sizes.len() + self.large.len()
+    }
+
+    /// The queries of each batch.
+    pub(super) fn iter(&self) -> impl Iterator<Item = &[&'a Arguments]> {
+        let mut rest = &self.queries[..];
+        let shared = self.sizes.iter().map(move |size| {
+            let (batch, others) = rest.split_at(*size);
+            rest = others;
+            batch
+        });
+        shared.chain(self.large.chunks(1))
     }
 }
 
@@ -136,8 +169,8 @@ mod tests {
         let mut queries: Vec<Arguments> = (0..999).map(|workload| names(10, workload)).collect();
         let sizes = |queries: &[Arguments], estimates: Estimates| -> Vec<usize> {
             let queries: Vec<&Arguments> = queries.iter().collect();
-            let batches = Limits::default().batches(&queries, 20.0, &estimates);
-            batches.iter().map(Vec::len).collect()
+            let batches = Limits::default().batches(queries, 20.0, &estimates);
+            batches.iter().map(<[_]>::len).collect()
         };
         let first = Estimates::default();
         assert_eq!(sizes(&queries, first), [[25; 39].as_slice(), &[24]].concat());

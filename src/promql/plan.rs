@@ -102,8 +102,9 @@ pub fn plan(
     let values: usize = queries.iter().flat_map(|arguments| arguments.iter().map(Vec::len)).sum();
     let values = values as f64 / queries.len() as f64;
     let single = cost::single(values, series);
-    let batches = limits.batches(&queries, series, &estimates);
-    let filtered = cost::filtered(queries.len(), batches.len(), values, series);
+    let count = queries.len();
+    let batches = limits.batches(queries, series, &estimates);
+    let filtered = cost::filtered(count, batches.len(), values, series);
 
     let likely: Vec<&Arguments> = pending.union(recent).collect();
     let unfiltered = unfiltered_parameter(shape, &likely)
@@ -122,7 +123,7 @@ pub fn plan(
         };
         return sent.into_iter().chain(rest).collect();
     }
-    if filtered < single && queries.len() > 1 {
+    if filtered < single && count > 1 {
         return batches.iter().map(|of| batch(shape, of, None, match_required)).collect();
     }
     let one = |arguments| batch(shape, &[arguments], None, match_required);
