@@ -413,13 +413,13 @@ impl ControlLoop {
             true => self.failing.insert(autoscaler.clone()),
             false => self.failing.remove(&autoscaler),
         };
-        if result == Some(SyncResult::Rescaled) {
-            self.checkpointer.bring_forward();
-        }
         let checkpoint = self.running.remove(&autoscaler).flatten();
         let now = self.ctx.clock.elapsed();
         let restored = || checkpoint.map(|one| AutoscalerState::restored(*one, now).into());
         let mut state = state.or_else(restored).unwrap_or_default();
+        if std::mem::take(&mut state.is_unsaved) || result == Some(SyncResult::Rescaled) {
+            self.checkpointer.bring_forward();
+        }
         self.merge_pending_restore(&autoscaler, &mut state);
         let requeue = self.requeue.remove(&autoscaler);
         if !self.ctx.cluster.read(|index| index.has(&autoscaler)) {

@@ -48,15 +48,16 @@ impl<T> FairQueue<T> {
 
     /// The next item to begin; none if no queued item may begin.
     pub fn next(&mut self) -> Option<T> {
+        // No namespace loses its turn for it.
+        if self.free == 0 {
+            return None;
+        }
         // Namespaces that are skipped have items in flight, so there are not many.
         for _ in 0..self.order.len() {
             let namespace = self.order.pop_front()?;
             let in_flight = self.in_flight.get(&namespace).copied().unwrap_or(0);
-            if self.free == 0 || in_flight >= self.free {
+            if in_flight >= self.free {
                 self.order.push_back(namespace);
-                if self.free == 0 {
-                    return None;
-                }
                 continue;
             }
             let queued = self.queued.get_mut(&namespace)?;
@@ -72,6 +73,11 @@ impl<T> FairQueue<T> {
             return Some(item);
         }
         None
+    }
+
+    /// Whether nothing is queued.
+    pub fn is_empty(&self) -> bool {
+        self.waiting == 0
     }
 
     /// Whether more items are queued than may be in flight, of any number of namespaces.
@@ -124,6 +130,25 @@ mod tests {
         }
         assert_eq!(decided, 1_000);
         assert_eq!(queue.clear().count(), 5_000 - begun);
+    }
+
+    #[test]
+    fn namespaces_take_turns_when_slots_become_free_one_by_one() {
+        let mut queue = FairQueue::new(1);
+        for namespace in ["a", "b", "c"] {
+            (0..10).for_each(|_| queue.push(namespace, namespace));
+        }
+        let mut begun = String::new();
+        while let Some(namespace) = queue.next() {
+            assert!(queue.next().is_none());
+            begun += namespace;
+            queue.ended(namespace);
+            // It is due again before the others are done.
+            if begun.len() < 30 {
+                queue.push(namespace, namespace);
+            }
+        }
+        assert_eq!(begun[..30], "abc".repeat(10));
     }
 
     #[test]

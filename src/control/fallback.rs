@@ -65,6 +65,7 @@ pub async fn apply(
                 |history: &mut ScalingHistory| history.record_fallback(from, least, spec, at.wall);
             state.edit_history(at, raised);
             state.rescaled(from, least, at.process, at.wall);
+            state.is_unsaved = true;
             let message = format!(
                 "New size: {least}; reason: fallback, the metrics failed {times} times in a row"
             );

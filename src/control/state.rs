@@ -73,6 +73,8 @@ pub struct AutoscalerState {
     pub active: Option<Vec<(String, UnixMillis)>>,
     /// The queries of each metric when it was last read.
     pub queries: Vec<RepeatedQueries>,
+    /// Whether a scale was written that no decision asked for: a checkpoint is due.
+    pub is_unsaved: bool,
     /// When the policies that limited the last decision first allow more, by the clock of this process.
     pub release: Option<UnixMillis>,
     /// At its phase, when the evaluation was due that was brought forward to a release.

@@ -1,6 +1,7 @@
 //! Writes statuses beside the evaluations, at a limited rate.
 
 use super::events::Events;
+use super::fair_queue::FairQueue;
 use super::requests::{backoff, is_transient, message};
 use super::status::write;
 use crate::crd::AutoscalerStatus;
@@ -13,7 +14,7 @@ use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use kube::Client;
 use prometheus_client::metrics::gauge::Gauge;
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -33,16 +34,15 @@ struct Inner {
 }
 
 /// The pending statuses: of each autoscaler only the newest.
-#[derive(Default)]
 struct Queue {
-    /// The autoscalers to be written, in order.
-    order: VecDeque<AutoscalerRef>,
+    /// The autoscalers to be written: their namespaces take turns.
+    order: FairQueue<AutoscalerRef>,
     pending: HashMap<AutoscalerRef, PendingStatus>,
     /// The autoscalers whose status is being written, and in which lease term: one write at a time, so
     /// that the newest is written last.
     in_flight: HashMap<AutoscalerRef, u64>,
     /// How often in a row a status was rejected, and when it is retried.
-    rejected: HashMap<AutoscalerRef, u32>,
+    rejected: HashMap<AutoscalerRef, (u32, Instant)>,
     retries: BTreeSet<(Instant, AutoscalerRef)>,
     /// Since when statuses wait for evaluations, if they do.
     held_since: Option<Instant>,
@@ -79,6 +79,8 @@ const MAX_HOLD: Duration = Duration::from_secs(10);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 /// The maximum backoff of a status that the API server rejects.
 const MAX_REJECTED_BACKOFF: Duration = Duration::from_secs(300);
+/// The maximum backoff if the status has changed since.
+const MAX_CHANGED_BACKOFF: Duration = Duration::from_secs(15);
 /// How long a graceful shutdown waits for pending statuses.
 const STATUS_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -106,8 +108,10 @@ impl StatusWriter {
         let status = PendingStatus { token: token.clone(), uid: uid.to_owned(), status };
         let waits = queue.pending.insert(autoscaler.clone(), status).is_some();
         if !waits && !queue.in_flight.contains_key(autoscaler) {
-            queue.order.push_back(autoscaler.clone());
+            queue.push(autoscaler);
         }
+        // It says something else than what was rejected.
+        queue.retry_at(autoscaler, Instant::now() + MAX_CHANGED_BACKOFF);
         self.0.waiting.set(queue.pending.len() as i64);
         drop(queue);
         self.0.added.notify_one();
@@ -223,7 +227,8 @@ impl StatusWriter {
 
     fn take(&self) -> Option<(AutoscalerRef, PendingStatus)> {
         let mut queue = self.queue();
-        while let Some(autoscaler) = queue.order.pop_front() {
+        while let Some(autoscaler) = queue.order.next() {
+            queue.order.ended(&autoscaler.key.namespace);
             // It is queued again when that write has ended.
             if queue.in_flight.contains_key(&autoscaler) {
                 continue;
@@ -233,7 +238,6 @@ impl StatusWriter {
             queue.in_flight.insert(autoscaler.clone(), pending.token.term());
             if queue.order.is_empty() {
                 // After a start they had all statuses.
-                queue.order.shrink_to_fit();
                 queue.pending.shrink_to_fit();
             }
             self.0.waiting.set(queue.pending.len() as i64);
@@ -267,12 +271,10 @@ impl StatusWriter {
             tracing::warn!(error = worded(&error), "Failed to write a status, retrying");
             return WriteOutcome::Unavailable;
         }
-        let times = queue.rejected.entry(autoscaler.clone()).or_default();
-        *times += 1;
-        let times = *times;
-        queue
-            .retries
-            .insert((Instant::now() + backoff(times, MAX_REJECTED_BACKOFF), autoscaler.clone()));
+        let times = queue.rejected.get(&autoscaler).map_or(1, |(times, _)| times + 1);
+        let at = Instant::now() + backoff(times, MAX_REJECTED_BACKOFF);
+        queue.rejected.insert(autoscaler.clone(), (times, at));
+        queue.retries.insert((at, autoscaler.clone()));
         drop(queue);
         let message = message(&error);
         if times == 1 {
@@ -301,6 +303,21 @@ impl StatusWriter {
     }
 }
 
+impl Default for Queue {
+    fn default() -> Self {
+        Self {
+            // One at a time is taken: all may be.
+            order: FairQueue::new(usize::MAX),
+            pending: HashMap::new(),
+            in_flight: HashMap::new(),
+            rejected: HashMap::new(),
+            retries: BTreeSet::new(),
+            held_since: None,
+            waiting_since: None,
+        }
+    }
+}
+
 impl Queue {
     /// True if a status may be written now, and when the next poll is due: at the retry of a rejected status, or after
     /// [`MAX_HOLD`].
@@ -322,10 +339,26 @@ impl Queue {
         (!self.order.is_empty() && held_until.is_none(), again)
     }
 
+    fn push(&mut self, autoscaler: &AutoscalerRef) {
+        self.order.push(&autoscaler.key.namespace, autoscaler.clone());
+    }
+
+    /// Retries a status that was rejected at this time, unless that is sooner anyway.
+    fn retry_at(&mut self, autoscaler: &AutoscalerRef, at: Instant) {
+        let Some((_, retry)) = self.rejected.get_mut(autoscaler).filter(|(_, retry)| at < *retry)
+        else {
+            return;
+        };
+        if self.retries.remove(&(*retry, autoscaler.clone())) {
+            *retry = at;
+            self.retries.insert((at, autoscaler.clone()));
+        }
+    }
+
     /// Queues an autoscaler again if a status of it is pending.
     fn requeue(&mut self, autoscaler: &AutoscalerRef) {
         if self.pending.contains_key(autoscaler) && !self.in_flight.contains_key(autoscaler) {
-            self.order.push_back(autoscaler.clone());
+            self.push(autoscaler);
         }
     }
 }

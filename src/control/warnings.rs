@@ -11,6 +11,8 @@ use std::fmt;
 
 /// How long a warning stays after what it warns of was last seen, in ms.
 const KEPT_MS: i64 = 3_600_000;
+/// For how long `onEmpty: Hold` keeps the replicas without a warning, in ms.
+const HELD_MS: i64 = 900_000;
 /// The least time between two lookups of who writes the replicas of a target, in ms.
 const LOOKUP_INTERVAL_MS: i64 = 300_000;
 
@@ -59,9 +61,19 @@ struct Others {
 struct Gap {
     index: usize,
     metric: String,
-    /// When the first was, by the wall clock.
+    /// When the first was, by the wall clock, and by that of this process.
     began: UnixMillis,
+    since: UnixMillis,
     last: UnixMillis,
+    /// Whether `onEmpty: Hold` keeps the replicas meanwhile.
+    is_held: bool,
+}
+
+impl Gap {
+    /// Whether it is worth a warning. With `onEmpty: Hold` a gap is expected, but not for ever.
+    fn is_told(&self) -> bool {
+        !self.is_held || self.last - self.since >= HELD_MS
+    }
 }
 
 /// The writer of the replicas that a lookup found.
@@ -153,20 +165,23 @@ impl Warnings {
         // Without pods there are no series of them either, and none of the first for a while.
         self.with_series.resize(are_empty.len(), None);
         for (index, is_empty) in are_empty.enumerate() {
-            match is_empty {
-                Some(false) => self.with_series[index] = Some(now),
-                Some(true)
-                    if scaling.spec.metrics[index].options.on_empty == OnEmpty::Missing
-                        && self.with_series[index].is_some_and(|last| now - last <= KEPT_MS) =>
-                {
-                    if let Some(gap) = self.gaps.iter_mut().find(|gap| gap.index == index) {
-                        gap.last = now;
-                    } else if let Some(metric) = &scaling.prometheus_metrics[index] {
-                        let metric = metric.metric.clone();
-                        self.gaps.push(Gap { index, metric, began: at.wall, last: now });
-                    }
+            let had_series = self.with_series[index].is_some_and(|last| now - last <= KEPT_MS);
+            let is_held = match (is_empty, scaling.spec.metrics[index].options.on_empty) {
+                (Some(false), _) => {
+                    self.with_series[index] = Some(now);
+                    self.gaps.retain(|gap| gap.index != index || !gap.is_held);
+                    continue;
                 }
-                _ => {}
+                (Some(true), OnEmpty::Missing) if had_series => false,
+                (Some(true), OnEmpty::Hold) => true,
+                _ => continue,
+            };
+            if let Some(gap) = self.gaps.iter_mut().find(|gap| gap.index == index) {
+                gap.last = now;
+            } else if let Some(metric) = &scaling.prometheus_metrics[index] {
+                let metric = metric.metric.clone();
+                let (began, since, last) = (at.wall, now, now);
+                self.gaps.push(Gap { index, metric, began, since, last, is_held });
             }
         }
     }
@@ -190,7 +205,7 @@ impl Warnings {
         let found = [
             (self.write.is_some(), Reason::ReplicasWrittenByOthers),
             (self.others.is_some(), Reason::SelectsOtherPods),
-            (!self.gaps.is_empty(), Reason::QueryWasEmpty),
+            (self.gaps.iter().any(Gap::is_told), Reason::QueryWasEmpty),
             (self.unseen.is_some(), Reason::RolloutsNotSeen),
         ];
         let Some((_, reason)) = found.into_iter().find(|(is_found, _)| *is_found) else {
@@ -230,8 +245,16 @@ impl fmt::Display for Warnings {
             )?;
             separator = "; ";
         }
-        for Gap { metric, began, .. } in &self.gaps {
+        for Gap { metric, began, is_held, .. } in self.gaps.iter().filter(|gap| gap.is_told()) {
             let began = object_time(*began).0;
+            if *is_held {
+                write!(
+                    f,
+                    "{separator}the query of {metric} has no series since {began}, and onEmpty: Hold keeps the replicas: look at it in Prometheus (an exporter that is away, another namespace, a typo)"
+                )?;
+                separator = "; ";
+                continue;
+            }
             write!(
                 f,
                 "{separator}the query of {metric} had series and then none, first at {began}: look at it in Prometheus over that time (pods that are not scraped, a range of fewer than two scrapes, a filter that drops zeros), or set onEmpty"

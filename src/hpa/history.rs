@@ -40,6 +40,25 @@ pub struct Recommendation {
     pub time: UnixMillis,
 }
 
+/// The most recommendations that are kept exactly: of an hour with a decision every 15 s they are half as many, whatever the
+/// metric does.
+const MAX_RECOMMENDATIONS: usize = 512;
+
+/// The highest and the lowest recommendation of each 256th of the longest window, with the time of the last one: no window
+/// holds less for it, and each up to that long more.
+fn coarser(all: &[Recommendation], longest: i64) -> Vec<Recommendation> {
+    let part = |one: &Recommendation| one.time.div_euclid((longest / 256).max(1));
+    let parts = all.chunk_by(|a, b| part(a) == part(b));
+    let bounds = parts.flat_map(|near| {
+        let replicas = || near.iter().map(|one| one.replicas);
+        let time = near.last().map_or(0, |one| one.time);
+        let of = move |replicas: i32| Recommendation { replicas, time };
+        let (lowest, highest) = (replicas().min(), replicas().max());
+        lowest.into_iter().chain(highest.filter(|highest| Some(*highest) != lowest)).map(of)
+    });
+    bounds.collect()
+}
+
 /// A change of the scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ScaleEvent {
@@ -143,7 +162,8 @@ impl ScalingHistory {
 
     /// The history without entries that no later decision can see: recommendations that a
     /// later one is both as high and as low as, events beyond their periods, and
-    /// entries older than the longest window, `longest` in ms.
+    /// entries older than the longest window, `longest` in ms. Of more than [`MAX_RECOMMENDATIONS`], those that are near
+    /// to one another count until the last of them would.
     pub fn essential(&self, now: UnixMillis, longest: i64) -> Self {
         let mut recommendations: Vec<Recommendation> =
             self.recommendations.iter().copied().filter(|r| now - r.time <= longest).collect();
@@ -158,6 +178,9 @@ impl ScalingHistory {
             (lowest, highest) = (lowest.min(replicas), highest.max(replicas));
         }
         kept.reverse();
+        if kept.len() > MAX_RECOMMENDATIONS {
+            kept = coarser(&kept, longest);
+        }
         let events = |events: &[ScaleEvent]| {
             let lasts = |event: &&ScaleEvent| !event.outdated && now - event.time <= longest;
             events.iter().filter(lasts).copied().collect()
@@ -299,6 +322,39 @@ mod tests {
             prop_assert_eq!(bounds(&history), bounds(&essential));
             prop_assert!(essential.recommendations.len() <= 12);
             prop_assert_eq!(essential.essential(now, LONGEST_MS), essential);
+        }
+    }
+
+    /// A tenant's metric may do that, in each second.
+    #[test]
+    fn of_thousands_of_recommendations_some_hundreds_hold_as_much_and_a_little_longer() {
+        for falls in [true, false] {
+            let replicas = |second: i32| if falls { 10_000 - second } else { second };
+            let of = |second: i32| Recommendation {
+                replicas: replicas(second),
+                time: i64::from(second) * 1_000,
+            };
+            let mut kept = ScalingHistory::default();
+            for second in 0..7_200 {
+                kept.recommendations.push(of(second));
+                kept = kept.essential(i64::from(second) * 1_000, LONGEST_MS);
+                assert!(kept.recommendations.len() <= 516, "{}", kept.recommendations.len());
+            }
+            for window in [60, 300, 1_800, 3_600] {
+                let seen = |window: i32| {
+                    let seen = kept.recommendations.iter();
+                    let seen = seen.filter(|one| one.time > i64::from(7_199 - window) * 1_000);
+                    seen.map(|one| one.replicas).fold((i32::MAX, i32::MIN), |(least, most), one| {
+                        (least.min(one), most.max(one))
+                    })
+                };
+                let (least, most) = seen(window);
+                let all = [7_200 - window, 7_199].map(replicas);
+                let (lowest, highest) = (all[0].min(all[1]), all[0].max(all[1]));
+                // Repeated, it is no coarser: a 256th of an hour is 14 s.
+                assert!(least <= lowest && lowest - least <= 15, "{window}: {least} {lowest}");
+                assert!(most >= highest && most - highest <= 15, "{window}: {most} {highest}");
+            }
         }
     }
 

@@ -273,14 +273,16 @@ impl Coalescer {
         last_seen: Instant,
         fresh_until: Instant,
     ) -> bool {
+        let last_client = (caller.reader == Reader::Client).then_some(last_seen);
         if let Some(known) = state.recent.get_mut(arguments) {
             (known.last_seen, known.fresh_until) = (last_seen, fresh_until);
+            known.last_client = last_client.or(known.last_client);
             return known.is_isolated();
         }
         let room = self.recent_quota.try_reserve(caller, recent_bytes(arguments));
         if room {
-            let recent =
-                RecentQuery { caller: caller.clone(), last_seen, fresh_until, failure: None };
+            let caller = caller.clone();
+            let recent = RecentQuery { caller, last_seen, last_client, fresh_until, failure: None };
             state.recent.insert(arguments.clone(), recent);
         }
         !room && caller.user
@@ -308,8 +310,20 @@ impl Coalescer {
                 true => now + state.lead(self.max_age),
                 false => now,
             };
+            // Ahead of its expiry, as `request` says: what clients read, and is not large.
+            let is_ahead = |arguments: &Arguments, recent: &RecentQuery| {
+                let by_client = |at: Instant| now.duration_since(at) <= idle;
+                recent.fresh_until <= soon
+                    && recent.last_client.is_some_and(by_client)
+                    && state.known(arguments, self.max_age, now).is_some_and(|known| {
+                        let small = ahead_bytes(&recent.caller);
+                        known.flight.table().is_some_and(|table| table.bytes() <= small)
+                    })
+            };
             let expected: BTreeSet<Arguments> = known
-                .filter(|(_, recent)| recent.fresh_until <= soon)
+                .filter(|(arguments, recent)| {
+                    recent.fresh_until <= now || is_ahead(arguments, recent)
+                })
                 .map(|(arguments, _)| arguments.clone())
                 .collect();
             (pending, expected, recent, state.estimator.estimates(now))

@@ -17,7 +17,7 @@ pub type TableResult = Result<Arc<Table>, MetricError>;
 pub struct Flight {
     /// The queries that its result covers.
     pub coverage: Arc<Coverage>,
-    /// The queries that it was planned for. Only they get its error.
+    /// The queries that it was planned for, sorted. Only they get its error.
     batch: Arc<[Arguments]>,
     started: Instant,
     /// After a failure, when the query may be sent again.
@@ -38,11 +38,12 @@ impl Flight {
     /// A query that starts now.
     pub fn new(
         coverage: Coverage,
-        batch: Vec<Arguments>,
+        mut batch: Vec<Arguments>,
         backoff_until: Arc<OnceLock<Instant>>,
         started: Instant,
         outcome: Shared<BoxFuture<'static, Arc<FlightOutcome>>>,
     ) -> Self {
+        batch.sort_unstable();
         Self { coverage: Arc::new(coverage), batch: batch.into(), started, backoff_until, outcome }
     }
 
@@ -74,7 +75,7 @@ impl Flight {
             let outcome = flight.outcome.clone().await;
             match &*outcome {
                 FlightOutcome::Completed(result) => {
-                    let applies = result.is_ok() || flight.batch.contains(arguments);
+                    let applies = result.is_ok() || flight.batch.binary_search(arguments).is_ok();
                     return applies.then(|| result.clone());
                 }
                 FlightOutcome::Split(parts) => {

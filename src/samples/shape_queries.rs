@@ -110,8 +110,9 @@ pub struct PendingQuery {
 pub struct RecentQuery {
     /// The first caller.
     pub caller: Caller,
-    /// When it was last made.
+    /// When it was last made, and by a client of the API.
     pub last_seen: Instant,
+    pub last_client: Option<Instant>,
     /// When its cached result expires.
     pub fresh_until: Instant,
     /// How it failed when it was not batched.

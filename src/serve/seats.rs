@@ -38,9 +38,9 @@ impl SeatPool {
         self.seats.clone().try_acquire_owned().ok()
     }
 
-    /// Whether all of its seats and its queue are free.
-    fn is_idle(&self, seats: usize) -> bool {
-        self.seats.available_permits() == seats && self.queue.available_permits() == seats
+    /// Whether nobody has it, a seat or a place in its queue.
+    fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.seats) == 1 && Arc::strong_count(&self.queue) == 1
     }
 }
 
@@ -65,7 +65,7 @@ impl<K: Eq + Hash> FlowSeats<K> {
     {
         let mut flows = self.flows.lock().unwrap_or_else(PoisonError::into_inner);
         if flows.len() >= MAX_IDLE_FLOWS {
-            flows.retain(|_, pool| !pool.is_idle(self.seats_per_flow));
+            flows.retain(|_, pool| !pool.is_idle());
         }
         if let Some(pool) = flows.get(flow) {
             return pool.clone();
@@ -83,7 +83,13 @@ mod tests {
     #[test]
     fn idle_flows_are_dropped() {
         let seats = FlowSeats::new(1);
-        let _pools: Vec<SeatPool> = (0..3 * MAX_IDLE_FLOWS).map(|n| seats.of(&n)).collect();
+        let first = seats.of(&0);
+        for n in 1..3 * MAX_IDLE_FLOWS {
+            drop(seats.of(&n));
+        }
         assert!(seats.flows.lock().unwrap().len() <= MAX_IDLE_FLOWS);
+        // One that a caller has not used yet is kept: there would be two for its flow.
+        let seat = first.try_acquire();
+        assert!(seat.is_some() && seats.of(&0).try_acquire().is_none());
     }
 }

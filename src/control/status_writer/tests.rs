@@ -209,3 +209,46 @@ async fn a_rejected_status_backs_off_without_delaying_others() {
     assert!((8..=12).contains(&tries), "{tries}");
     run.abort();
 }
+
+/// One tenant's statuses may change all the time.
+#[tokio::test]
+async fn the_statuses_of_namespaces_are_written_in_turn() {
+    let (writer, token, _) = accepted();
+    let of = |namespace: &str, name: &str| {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        AutoscalerRef::autoscaler(crate::watch::ObjectKey { namespace, name })
+    };
+    for number in 0..1_000 {
+        writer.put(&token, &of("evil", &number.to_string()), "u", empty());
+    }
+    for name in ["web", "api"] {
+        writer.put(&token, &of("shop", name), "u", empty());
+    }
+    let taken = || writer.take().expect("it waits").0.key.namespace.clone();
+    let first: Vec<String> = (0..5).map(|_| taken()).collect();
+    assert_eq!(first, ["evil", "shop", "evil", "shop", "evil"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_status_that_says_something_else_than_the_rejected_one_does_not_wait_for_minutes() {
+    let is_forbidden = Arc::new(std::sync::atomic::AtomicBool::new(true));
+    let forbidden = is_forbidden.clone();
+    let (client, log) =
+        fake::api(move |request| match forbidden.load(std::sync::atomic::Ordering::Relaxed) {
+            true => fake::failure(403, "Forbidden", "not for you"),
+            false => (200, request.object()),
+        });
+    let (token, writer) = (fake::fencing_token(&client), writer(&client));
+    let web = fake::autoscaler("web");
+    writer.put(&token, &web, "u", empty());
+    let running = writer.clone();
+    let run = tokio::spawn(async move { running.run().await });
+    tokio::time::sleep(Duration::from_secs(1_000)).await;
+    is_forbidden.store(false, std::sync::atomic::Ordering::Relaxed);
+    let newer = compact(AutoscalerStatus { current_replicas: Some(3), ..Default::default() });
+    writer.put(&token, &web, "u", newer);
+    tokio::time::sleep(Duration::from_secs(16)).await;
+    assert!(!writer.has(&web, token.term()));
+    assert_eq!(log.of("PATCH").last().unwrap().body[1]["value"]["currentReplicas"], 3);
+    run.abort();
+}

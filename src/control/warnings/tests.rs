@@ -114,6 +114,29 @@ fn a_query_that_had_series_and_then_none_is_a_warning_unless_on_empty_says_what_
     }
 }
 
+/// A wrong query would keep the replicas for ever.
+#[test]
+fn a_query_that_holds_the_replicas_for_15_minutes_is_a_warning_until_it_has_series() {
+    let (mut warnings, mut status) = (Warnings::default(), Status::default());
+    let scaling = scaling("Hold");
+    let mut note = |minute: i64, is_empty: bool| {
+        let at = at(minute * 60_000);
+        warnings.note_results([Some(is_empty)].into_iter(), &scaling, at);
+        warnings.show(&mut status, at);
+        status.condition(ConditionKind::ConfigurationWarning).cloned()
+    };
+    for minute in 0..15 {
+        assert_eq!(note(minute, true), None, "{minute}");
+    }
+    let found = note(15, true).expect("a condition");
+    let start =
+        "the query of qps has no series since 2026-01-01T00:00:00Z, and onEmpty: Hold keeps";
+    assert!(found.reason == Reason::QueryWasEmpty && found.message.starts_with(start), "{found:?}");
+    assert_eq!(note(100, true), Some(found));
+    assert!(!note(101, false).expect("a condition").status);
+    assert!(!note(102, true).expect("a condition").status);
+}
+
 #[test]
 fn another_spec_and_a_time_without_pods_begin_anew() {
     let (mut warnings, mut status) = (Warnings::default(), Status::default());

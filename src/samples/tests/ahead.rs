@@ -122,6 +122,20 @@ async fn nothing_is_asked_for_that_nobody_reads_any_more() {
     assert_eq!(server.count(), count);
 }
 
+/// Others may have large results, or be read by decisions alone: a client's small one is no reason to ask for them.
+#[tokio::test(start_paused = true)]
+async fn what_only_decisions_read_is_not_asked_for_with_what_a_client_reads() {
+    let server = Server::new(Duration::from_millis(40));
+    server.read(1, Reader::Decision).await.unwrap();
+    server.read_for(MAX_AGE / 2, &[0]).await;
+    // It is read shortly before it expires, as what a client reads is.
+    server.read(1, Reader::Decision).await.unwrap();
+    server.read_for(MAX_AGE, &[0]).await;
+    let of_decision =
+        server.sent.lock().unwrap().iter().filter(|query| query.contains("a1")).count();
+    assert_eq!(of_decision, 1, "{:?}", server.sent);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_read_now_and_then_and_a_decision_ask_once() {
     let server = Server::new(Duration::from_millis(40));

@@ -14,7 +14,7 @@ const TURNS: usize = 5;
 /// How long requests are sent to a side over each number of connections.
 const EACH: Duration = Duration::from_secs(4);
 
-/// The loads of one side: in each turn, one for each of [`CONNECTIONS`].
+/// The loads of one side: in each turn, one for each of [`CONNECTIONS`], and the first requests.
 struct Served {
     name: &'static str,
     turns: Vec<Vec<Load>>,
@@ -70,8 +70,8 @@ pub async fn run() {
     let [(_, ours), (_, constant), (_, tuned)] = sides;
     print(&[&ours, &tuned, &constant]);
     let of_connections = |of: &dyn Fn(usize) -> Vec<f64>| -> Value {
-        let figures = CONNECTIONS.iter().enumerate();
-        figures.map(|(index, count)| (count.to_string(), json!(rounded(of(index))))).collect()
+        let figures = names().into_iter().enumerate();
+        figures.map(|(index, name)| (name, json!(rounded(of(index))))).collect()
     };
     let side = |side: &Served| {
         json!({
@@ -91,6 +91,11 @@ pub async fn run() {
     println!("bench-api: {line}");
 }
 
+/// The numbers of connections, and the first request for each workload.
+fn names() -> Vec<String> {
+    CONNECTIONS.iter().map(usize::to_string).chain(["16, first".to_owned()]).collect()
+}
+
 /// The table of medians over the turns.
 fn print(sides: &[&Served]) {
     println!(
@@ -104,7 +109,7 @@ fn print(sides: &[&Served]) {
         "", "connections", "requests/s", "p50 ms", "p99 ms", "max ms"
     );
     for side in sides {
-        for (index, connections) in CONNECTIONS.iter().enumerate() {
+        for (index, connections) in names().into_iter().enumerate() {
             let figure = |of: &dyn Fn(&Load) -> f64| median(side.figures(index, of));
             let [p50, p99, max] = [
                 figure(&|load| millis(load.p50)),

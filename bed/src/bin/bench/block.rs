@@ -5,7 +5,6 @@ use crate::measure::{Block, Meter};
 use crate::round::{ROUND, show_progress};
 use crate::sides::{self, Peers, Side};
 use crate::world::World;
-use std::time::Duration;
 
 /// Runs a side until it is warm, and then measures it round by round; before and after, each autoscaler must have a
 /// value of its metric.
@@ -16,14 +15,9 @@ pub async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
         Some(side) => Some(sides::start(world, side).await),
         None => None,
     };
-    let warm_up = match side {
-        None => Duration::from_secs(3),
-        Some(Side::Alone) => {
-            Meter::new(world, running.as_ref()).wait_settled().await;
-            ROUND.mul_f64(2.0)
-        }
-        Some(_) => ROUND.mul_f64(2.0),
-    };
+    if side == Some(Side::Alone) {
+        Meter::new(world, running.as_ref()).wait_settled().await;
+    }
     let path = match side {
         Some(Side::Alone) => Some(decided::AUTOSCALERS),
         Some(Side::Plimsoll | Side::Peers(Peers::Tuned)) => Some(decided::HPAS),
@@ -36,7 +30,8 @@ pub async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
         }
     };
     all_decided().await;
-    tokio::time::sleep(warm_up).await;
+    // Also without a side: what was created before is still written and compacted.
+    tokio::time::sleep(ROUND.mul_f64(2.0)).await;
     let meter = Meter::new(world, running.as_ref());
     let block = meter.measure(rounds).await;
     all_decided().await;
@@ -46,5 +41,6 @@ pub async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
         assert!(block.decisions() >= all, "{name}: {} decisions", block.decisions());
     }
     drop(running);
+    sides::unregister(world, &sides::CUSTOM_METRICS).await;
     block
 }

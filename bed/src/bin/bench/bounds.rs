@@ -69,7 +69,16 @@ pub fn check(counts: &[Count]) -> ExitCode {
         println!("{name:<60} {measured:>12} {shown:>12}");
         match bound {
             None => wrong.push(format!("{name}: {measured}, and no bound")),
-            Some(Bound { bound, measured: was, on }) if count.measured > bound => {
+            Some(Bound { measured: was, on, .. })
+                if count.measured == 0.0 && !matches!(&*was, "0" | "0.0") =>
+            {
+                wrong.push(format!(
+                    "{name}: 0, and {was} was measured on {on}: is it still counted?"
+                ));
+            }
+            Some(Bound { bound, measured: was, on })
+                if count.measured.is_nan() || count.measured > bound =>
+            {
                 let more = ((count.measured - bound) * 10.0).round() / 10.0;
                 wrong.push(format!(
                     "{name}: {measured}, which is {more} above the bound of {bound} ({was} was measured on {on})"

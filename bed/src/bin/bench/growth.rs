@@ -6,7 +6,11 @@ use crate::measure::Block;
 use crate::report;
 use crate::sides::{Peers, Side};
 use crate::world::{MetricChoice, Size, World};
+use futures::future::{Either, select};
 use serde_json::{Value, json};
+use std::convert::Infallible;
+use std::pin::pin;
+use std::time::Duration;
 
 const ROUNDS: usize = 2;
 const SIZE: Size = Size { autoscalers: 1_000, pods: 10 };
@@ -31,6 +35,7 @@ pub async fn run(only: Option<&str>) {
     for what in ["metrics", "series of a pod"] {
         rows.push((what, 1, base.clone()));
     }
+    rows.push(("load, % of change a minute", 0, base.clone()));
     rows.push(("pods of an autoscaler", 10, base));
     let choices: [(&str, usize, MetricChoice); 6] = [
         ("label sets", 10, MetricChoice { label: ("tier", tier), ..own }),
@@ -49,6 +54,19 @@ pub async fn run(only: Option<&str>) {
         rows.push((what, count, row(&world, &idle, metrics).await));
     }
     world.set_metrics(own).await;
+    if wanted("load, % of change a minute") {
+        let row = {
+            let (row, sway) = (pin!(row(&world, &idle, own)), pin!(sway(&world)));
+            match select(row, sway).await {
+                Either::Left((row, _)) => row,
+                Either::Right(_) => unreachable!("it does not end"),
+            }
+        };
+        rows.push(("load, % of change a minute", 11, row));
+        for app in 0..SIZE.autoscalers {
+            set_load(&world, app, 1.0).await;
+        }
+    }
     let fewer: &[usize] = if wanted("autoscalers") { &[300, 100] } else { &[] };
     for &count in fewer {
         world.keep_only(count).await;
@@ -64,6 +82,31 @@ pub async fn run(only: Option<&str>) {
     }
     rows.sort_by_key(|(what, count, _)| (*what, *count));
     print(&rows);
+}
+
+/// How long each load stays: as long as the window of its rate.
+const SWAY: Duration = Duration::from_secs(60);
+/// The loads: 11 % apart, so that statuses change, and both within the tolerance, so that no scale does.
+const LOADS: [f64; 2] = [1.055, 0.945];
+
+/// Moves the load of each workload to and fro, one after the other, for ever.
+async fn sway(world: &World) -> Infallible {
+    let each = SWAY / SIZE.autoscalers as u32;
+    let mut next = tokio::time::Instant::now();
+    for turn in (0..LOADS.len()).cycle() {
+        for app in 0..SIZE.autoscalers {
+            set_load(world, app, LOADS[(turn + app) % LOADS.len()]).await;
+            next += each;
+            tokio::time::sleep_until(next).await;
+        }
+    }
+    unreachable!("the turns do not end")
+}
+
+async fn set_load(world: &World, app: usize, factor: f64) {
+    let url = format!("http://127.0.0.1:{}/step?app={app}&factor={factor}", world.series_port);
+    let response = reqwest::Client::new().post(url).send().await;
+    response.and_then(reqwest::Response::error_for_status).expect("the load is set");
 }
 
 /// The figures of Plimsoll with Autoscalers, and of the peers with HPAs of the same metrics.

@@ -202,11 +202,14 @@ fn buckets(text: &str, (name, label): (&str, &str)) -> Vec<(f64, f64)> {
     of_label.filter_map(|(labels, count)| Some((bound(labels)?, count))).collect()
 }
 
-/// The upper bound of a quantile of the observations between two readings.
+/// The upper bound of a quantile of the observations between two readings; none if there were none.
 fn quantile(before: &[(f64, f64)], after: &[(f64, f64)], part: f64) -> Option<f64> {
     let earlier = |bound: f64| before.iter().find(|(b, _)| *b == bound).map_or(0.0, |(_, c)| *c);
     let counts: Vec<(f64, f64)> = after.iter().map(|(b, c)| (*b, c - earlier(*b))).collect();
     let all = counts.last()?.1;
+    if all <= 0.0 {
+        return None;
+    }
     counts.iter().find(|(_, count)| *count >= all * part).map(|(bound, _)| *bound)
 }
 

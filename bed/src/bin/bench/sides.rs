@@ -73,6 +73,8 @@ pub async fn start(world: &World, side: Side) -> Running {
             if side != Side::Alone {
                 wait_for_value(world, &process).await;
             }
+            // kube-apiserver polls what is registered, whoever serves it.
+            register(world, world.adapter_port, &CUSTOM_METRICS).await;
             of_plimsoll(world, process)
         }
         Side::Peers(peers) => {
@@ -287,6 +289,15 @@ pub async fn register(world: &World, port: u16, services: &[&str]) {
     .await;
 }
 
+/// Deletes what may have been registered: kube-apiserver goes on polling what nobody serves.
+pub async fn unregister(world: &World, services: &[&str]) {
+    for name in services {
+        let path = format!("/apis/apiregistration.k8s.io/v1/apiservices/{name}");
+        // Not all of them are there.
+        let _ = world.cluster.request("DELETE", &path, "application/json", "{}".into()).await;
+    }
+}
+
 fn path_of_one(app: usize, pod: usize) -> String {
     let of = namespace(app);
     format!("{METRICS}/{of}/pods/app-{app}-{pod}/http_requests_per_second")
@@ -363,14 +374,16 @@ fn selectors(world: &World) -> Vec<String> {
 /// How long requests are sent that are not counted: those of autoscalers are sent again in each period.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Requests by selector over each of [`CONNECTIONS`].
+/// Requests by selector over each of [`CONNECTIONS`], and then the first of each, over 16: what nobody asked for before.
 async fn send_selectors(world: &World, each: Duration) -> Vec<Load> {
     let paths = selectors(world);
+    let first = load::send_once(world, &paths, 16).await;
     load::send(world, &paths, 16, WARM_UP).await;
     let mut loads = Vec::new();
     for connections in CONNECTIONS {
         loads.push(load::send(world, &paths, connections, each).await);
     }
+    loads.push(first);
     loads
 }
 

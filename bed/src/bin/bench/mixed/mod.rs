@@ -82,6 +82,8 @@ async fn of_seed(world: &mut World, plan: &Plan, seed: u64, sides: &[Side], step
         decided::wait(world, name, side.path(), pods).await;
         tokio::time::sleep(ROUND).await;
         let block = Meter::new(world, Some(&running)).measure(rounds).await;
+        let least = (plan.size.autoscalers * (rounds - 1)) as f64;
+        assert!(block.decisions() >= least, "{name}: {} decisions", block.decisions());
         decided::wait(world, name, side.path(), pods).await;
         let took = if steps && side.is_compared() {
             show_progress(&format!("  stepping the load of {} workloads", stepped.len()));

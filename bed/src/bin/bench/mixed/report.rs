@@ -77,7 +77,8 @@ pub fn print(size: Size, seeds: &[OfSeed]) {
             print!(" {:>21}", if value.is_nan() { String::new() } else { format!("{value:.3}") });
         }
         for peer in &values[1..Side::COMPARED] {
-            let is_ratio = values[0] > 0.0 && *peer > 0.0;
+            // A quantile is the upper bound of a bucket, and each has its own buckets.
+            let is_ratio = values[0] > 0.0 && *peer > 0.0 && !name.starts_with("lag");
             print!(
                 " {:>10}",
                 if is_ratio { format!("{:.1}", peer / values[0]) } else { String::new() }
@@ -96,18 +97,23 @@ pub fn print(size: Size, seeds: &[OfSeed]) {
         row(name, &totals, &cpu(process));
     }
     row("  with what is used when idle, ms", &totals, &|f| f.summary.gross);
-    let rows: [Row; 9] = [
+    let rows: [Row; 11] = [
         ("decisions a second", &|f| f.summary.decisions_per_second),
         ("seconds between two decisions of one", &|f| {
             size.autoscalers as f64 / f.summary.decisions_per_second
         }),
-        ("lag, p99, s", &|f| f.summary.lag_p99.unwrap_or(f64::NAN)),
+        ("lag, p99, at most, s", &|f| f.summary.lag_p99.unwrap_or(f64::NAN)),
         ("requests to Prometheus a round", &|f| f.summary.requests),
         ("seconds of evaluation a round", &|f| f.summary.query_seconds),
         ("API server requests a round", &|f| f.summary.api_requests),
         ("peak memory, MB", &|f| f.summary.memory),
+        ("  without kube-controller-manager, MB", &|f| {
+            let manager = f.summary.memory_of.get("kube-controller-manager");
+            f.summary.memory - manager.copied().unwrap_or(0.0)
+        }),
         ("step to scale, median, s", &|f| f.steps.quantile(0.5)),
-        ("step to scale, p99, s", &|f| f.steps.quantile(0.99)),
+        ("step to scale, p90, s", &|f| f.steps.quantile(0.9)),
+        ("step to scale, slowest, s", &|f| f.steps.quantile(1.0)),
     ];
     for (name, figure) in rows {
         row(name, &totals, figure);
@@ -147,10 +153,22 @@ pub fn print(size: Size, seeds: &[OfSeed]) {
             "apiserver_requests_per_round": of(&|f| f.summary.api_requests, 1.0),
             "memory": of(&|f| f.summary.memory, 0.0),
             "step_median": of(&|f| f.steps.quantile(0.5), 0.0),
-            "step_p99": of(&|f| f.steps.quantile(0.99), 0.0),
+            "step_p90": of(&|f| f.steps.quantile(0.9), 0.0),
         })
     };
+    // Autoscalers are measured on the first seed.
+    let own = of(&[&seeds[0]]);
+    let autoscalers = own.iter().find(|figures| figures.side == Side::Autoscalers).map(|ours| {
+        let ratios = |peer: &Figures| {
+            json!({
+                "stack_cpu_per_decision": round(peer.summary.stack / ours.summary.stack),
+                "stack_cpu_per_decision_with_idle": round(peer.summary.gross / ours.summary.gross),
+            })
+        };
+        json!({"prometheus_adapter": ratios(&own[1]), "keda": ratios(&own[2])})
+    });
     let line = json!({
+        "autoscalers_on_the_first_seed": autoscalers,
         "seeds": seeds.iter().map(|seed| seed.seed).collect::<Vec<_>>(),
         "seeds_within_20_percent": agree,
         "prometheus_adapter": ratios(&totals[1]),

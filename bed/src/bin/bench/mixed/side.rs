@@ -6,9 +6,11 @@ use super::objects::{autoscaler, hpa, scaled_object};
 use super::rules;
 use crate::decided;
 use crate::sides::{
-    Peers, Running, of_plimsoll, register, start_adapter_with, start_plimsoll_with, with_manager,
+    Peers, Running, of_plimsoll, register, start_adapter_with, start_plimsoll_with, unregister,
+    with_manager,
 };
 use crate::world::{NAMESPACES, World, namespace};
+use bed::process::Process;
 use serde_json::json;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,11 +110,11 @@ impl Side {
             Self::Plimsoll => {
                 let config = rules::adapter(apps);
                 let manage = ["--native-hpas=manage"];
-                of_plimsoll(world, start_plimsoll_with(world, &config, &manage))
+                registered(world, start_plimsoll_with(world, &config, &manage)).await
             }
             Self::Autoscalers => {
                 let ignore = ["--native-hpas=ignore"];
-                of_plimsoll(world, start_plimsoll_with(world, &rules::usage(), &ignore))
+                registered(world, start_plimsoll_with(world, &rules::usage(), &ignore)).await
             }
             Self::Peers => {
                 let (rules, port) = (rules::adapter(apps), world.adapter_port);
@@ -145,14 +147,15 @@ impl Side {
             world.send("DELETE", &hpas(&of), json!({})).await;
         }
         let memory = "/api/v1/namespaces/kube-system/configmaps/plimsoll-memory".to_owned();
-        let services = ADAPTERS
-            .iter()
-            .map(|name| format!("/apis/apiregistration.k8s.io/v1/apiservices/{name}"));
-        for path in services.chain([memory]) {
-            // Not all of them are there.
-            let _ = world.cluster.request("DELETE", &path, "application/json", "{}".into()).await;
-        }
+        unregister(world, &ADAPTERS).await;
+        let _ = world.cluster.request("DELETE", &memory, "application/json", "{}".into()).await;
     }
+}
+
+/// Plimsoll with the APIs that prometheus-adapter has: kube-apiserver polls what is registered, whoever serves it.
+async fn registered(world: &World, process: Process) -> Running {
+    register(world, world.adapter_port, &ADAPTERS).await;
+    of_plimsoll(world, process)
 }
 
 fn hpas(of: &str) -> String {

@@ -85,6 +85,7 @@ pub struct Reaction {
 
 impl Reaction {
     pub fn of(steps: &[Parts]) -> Self {
+        assert!(!steps.is_empty(), "no step has reached its scale");
         let mean =
             |of: fn(&Parts) -> f64| steps.iter().map(of).sum::<f64>() / steps.len().max(1) as f64;
         Self {
@@ -136,13 +137,13 @@ pub fn rows(
 pub fn print(reactions: &BTreeMap<(Case, &'static str), Reaction>, steps: usize) {
     println!(
         "\n{steps} steps each, means in seconds\n\n\
-         | scrapes every | window | | scrape | window | period | decision | all replicas | worst | first replicas |\n\
-         |---|---|---|---|---|---|---|---|---|---|"
+         | scrapes every | window | | steps | scrape | window | period | decision | all replicas | worst | first replicas |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|"
     );
     let mut figures = Vec::new();
     for (case, of, Reaction { mean, worst, steps }) in rows(reactions) {
         println!(
-            "| {} s | {} s | {of} | {:.1} | {:.1} | {:.1} | {:.3} | {:.1} | {worst:.1} | {:.1} |",
+            "| {} s | {} s | {of} | {steps} | {:.1} | {:.1} | {:.1} | {:.3} | {:.1} | {worst:.1} | {:.1} |",
             case.scrape,
             case.window,
             mean.scrape,
