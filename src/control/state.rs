@@ -322,6 +322,7 @@ impl AutoscalerState {
             // Whoever leads by now.
             self.open_fallback = None;
             self.history.recommend_fallback(replicas, came);
+            self.is_unsaved = true;
         }
         if self.term.is_none() || self.is_first_in_term {
             self.rescales.note_scale(replicas, now);

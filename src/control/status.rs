@@ -152,10 +152,15 @@ impl LastWrite {
         })
     }
 
+    /// Whether another status says of anything but metric values something else.
+    pub fn decides_otherwise(&self, shown: &StatusDigest) -> bool {
+        self.digest.decides_otherwise(shown)
+    }
+
     /// Whether another status is worth a write: at once if anything but metric values changed; for
     /// metric values if one changed by a tenth and `interval` has passed.
     pub fn is_outdated_by(&self, shown: &StatusDigest, interval: Duration) -> bool {
-        self.digest.decides_otherwise(shown)
+        self.decides_otherwise(shown)
             || (self.at.elapsed() >= interval && self.digest.has_moved(shown))
     }
 }

@@ -41,7 +41,7 @@ struct Queue {
     /// The autoscalers whose status is being written, and in which lease term: one write at a time, so
     /// that the newest is written last.
     in_flight: HashMap<AutoscalerRef, u64>,
-    /// How often in a row a status was rejected, and when it is retried.
+    /// How often in a row a status was rejected, and when it is retried: in `retries` until then.
     rejected: HashMap<AutoscalerRef, (u32, Instant)>,
     retries: BTreeSet<(Instant, AutoscalerRef)>,
     /// Since when statuses wait for evaluations, if they do.
@@ -79,7 +79,7 @@ const MAX_HOLD: Duration = Duration::from_secs(10);
 const MAX_BACKOFF: Duration = Duration::from_secs(15);
 /// The maximum backoff of a status that the API server rejects.
 const MAX_REJECTED_BACKOFF: Duration = Duration::from_secs(300);
-/// The maximum backoff if the status has changed since.
+/// The maximum backoff if another decision was made since.
 const MAX_CHANGED_BACKOFF: Duration = Duration::from_secs(15);
 /// How long a graceful shutdown waits for pending statuses.
 const STATUS_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
@@ -96,22 +96,25 @@ impl StatusWriter {
     }
 
     /// Queues a status in place of the pending one of the same autoscaler. It is retried until it is
-    /// written, the lease term ends or the autoscaler is forgotten.
+    /// written, the lease term ends or the autoscaler is forgotten. If the API server has rejected one, another decision
+    /// is written within [`MAX_CHANGED_BACKOFF`], and other values when that is retried.
     pub fn put(
         &self,
         token: &FencingToken,
         autoscaler: &AutoscalerRef,
         uid: &str,
-        status: Arc<CompactStatus>,
+        (status, decides_otherwise): (Arc<CompactStatus>, bool),
     ) {
-        let mut queue = self.queue();
+        let (mut queue, now) = (self.queue(), Instant::now());
         let status = PendingStatus { token: token.clone(), uid: uid.to_owned(), status };
         let waits = queue.pending.insert(autoscaler.clone(), status).is_some();
-        if !waits && !queue.in_flight.contains_key(autoscaler) {
+        let is_rejected = queue.rejected.get(autoscaler).is_some_and(|(_, retry)| *retry > now);
+        if !waits && !is_rejected && !queue.in_flight.contains_key(autoscaler) {
             queue.push(autoscaler);
         }
-        // It says something else than what was rejected.
-        queue.retry_at(autoscaler, Instant::now() + MAX_CHANGED_BACKOFF);
+        if decides_otherwise {
+            queue.retry_by(autoscaler, now + MAX_CHANGED_BACKOFF);
+        }
         self.0.waiting.set(queue.pending.len() as i64);
         drop(queue);
         self.0.added.notify_one();
@@ -254,11 +257,12 @@ impl StatusWriter {
         let error = match written {
             Err(error) if token.is_valid() => error,
             _ => {
-                queue.rejected.remove(&autoscaler);
+                queue.end_retries(&autoscaler);
                 queue.requeue(&autoscaler);
                 return WriteOutcome::Responded;
             }
         };
+        let has_changed = queue.pending.contains_key(&autoscaler);
         queue.pending.entry(autoscaler.clone()).or_insert_with(|| PendingStatus {
             token: token.clone(),
             uid: uid.clone(),
@@ -272,7 +276,9 @@ impl StatusWriter {
             return WriteOutcome::Unavailable;
         }
         let times = queue.rejected.get(&autoscaler).map_or(1, |(times, _)| times + 1);
-        let at = Instant::now() + backoff(times, MAX_REJECTED_BACKOFF);
+        let longest = if has_changed { MAX_CHANGED_BACKOFF } else { MAX_REJECTED_BACKOFF };
+        let at = Instant::now() + backoff(times, longest);
+        queue.end_retries(&autoscaler);
         queue.rejected.insert(autoscaler.clone(), (times, at));
         queue.retries.insert((at, autoscaler.clone()));
         drop(queue);
@@ -298,7 +304,7 @@ impl StatusWriter {
     pub fn forget(&self, autoscaler: &AutoscalerRef) {
         let mut queue = self.queue();
         queue.pending.remove(autoscaler);
-        queue.rejected.remove(autoscaler);
+        queue.end_retries(autoscaler);
         self.0.waiting.set(queue.pending.len() as i64);
     }
 }
@@ -343,15 +349,20 @@ impl Queue {
         self.order.push(&autoscaler.key.namespace, autoscaler.clone());
     }
 
-    /// Retries a status that was rejected at this time, unless that is sooner anyway.
-    fn retry_at(&mut self, autoscaler: &AutoscalerRef, at: Instant) {
-        let Some((_, retry)) = self.rejected.get_mut(autoscaler).filter(|(_, retry)| at < *retry)
-        else {
-            return;
-        };
-        if self.retries.remove(&(*retry, autoscaler.clone())) {
+    /// Retries a status that was rejected by this time.
+    fn retry_by(&mut self, autoscaler: &AutoscalerRef, at: Instant) {
+        let retry = self.rejected.get_mut(autoscaler).filter(|(_, retry)| at < *retry);
+        if let Some((_, retry)) = retry {
+            self.retries.remove(&(*retry, autoscaler.clone()));
             *retry = at;
             self.retries.insert((at, autoscaler.clone()));
+        }
+    }
+
+    /// What was rejected is written, replaced or gone.
+    fn end_retries(&mut self, autoscaler: &AutoscalerRef) {
+        if let Some((_, retry)) = self.rejected.remove(autoscaler) {
+            self.retries.remove(&(retry, autoscaler.clone()));
         }
     }
 

@@ -29,6 +29,8 @@ pub fn update_status(
         // Whatever this replica wrote in an earlier term.
         state.written = of_object(ctx, autoscaler).map(|now| LastWrite::now(now, token.term()));
     }
+    let decides_otherwise =
+        state.written.as_ref().is_none_or(|written| written.decides_otherwise(&shown));
     let is_outdated = match &mut state.written {
         Some(written) => {
             // Whether it is written again or equal: it is of this term.
@@ -39,7 +41,7 @@ pub fn update_status(
         None => true,
     };
     let is_queued = if is_outdated {
-        ctx.statuses.put(token, autoscaler, &state.uid, latest);
+        ctx.statuses.put(token, autoscaler, &state.uid, (latest, decides_otherwise));
         true
     } else {
         // The older status is no longer in memory then.

@@ -27,7 +27,7 @@ fn empty() -> Arc<CompactStatus> {
 async fn a_status_is_written_to_the_object_with_its_uid() {
     let (writer, token, log) = accepted();
     let web = fake::autoscaler("web");
-    writer.put(&token, &web, "uid-1", empty());
+    writer.put(&token, &web, "uid-1", (empty(), true));
     let running = writer.clone();
     let run = tokio::spawn(async move { running.run().await });
     writer.finish().await;
@@ -63,7 +63,7 @@ async fn a_status_of_an_object_that_was_made_anew_is_dropped() {
         let (client, _) = fake::api(move |_| (code, refusal.clone()));
         let (token, writer) = (fake::fencing_token(&client), writer(&client));
         let web = fake::autoscaler("web");
-        writer.put(&token, &web, "u", empty());
+        writer.put(&token, &web, "u", (empty(), true));
         writer.write(writer.take().expect("it waits")).await;
         assert_eq!(!writer.has(&web, token.term()), is_dropped);
         // What rests on a status must not be done without it.
@@ -76,7 +76,7 @@ async fn a_status_of_an_object_that_was_made_anew_is_dropped() {
 async fn what_is_pending_is_written_as_it_is_then() {
     let (writer, token, log) = accepted();
     let [web, api] = ["web", "api"].map(fake::autoscaler);
-    writer.put(&token, &web, "u", empty());
+    writer.put(&token, &web, "u", (empty(), true));
     let newer = compact(AutoscalerStatus { current_replicas: Some(3), ..Default::default() });
     assert!(writer.renew(&token, &web, newer.clone()) && !writer.renew(&token, &api, newer));
     writer.write(writer.take().expect("it waits")).await;
@@ -92,7 +92,7 @@ async fn a_status_is_pending_in_its_lease_term_alone() {
     let web = fake::autoscaler("web");
     let pends = || [0, 1].map(|more| writer.has(&web, token.term() + more));
     assert_eq!(pends(), [false, false]);
-    writer.put(&token, &web, "u", empty());
+    writer.put(&token, &web, "u", (empty(), true));
     assert_eq!(pends(), [true, false]);
     let taken = writer.take().expect("it waits");
     assert_eq!(pends(), [true, false], "it is in flight");
@@ -104,7 +104,7 @@ async fn a_status_is_pending_in_its_lease_term_alone() {
 async fn a_pending_status_is_dropped_with_its_object() {
     let (writer, token, log) = accepted();
     let web = fake::autoscaler("web");
-    writer.put(&token, &web, "uid-1", empty());
+    writer.put(&token, &web, "uid-1", (empty(), true));
     writer.forget(&web);
     let running = writer.clone();
     let run = tokio::spawn(async move { running.run().await });
@@ -119,7 +119,7 @@ async fn the_statuses_of_one_autoscaler_are_written_one_at_a_time() {
     let web = fake::autoscaler("web");
     let put = |desired: i32| {
         let status = AutoscalerStatus { desired_replicas: Some(desired), ..Default::default() };
-        writer.put(&token, &web, "u", compact(status));
+        writer.put(&token, &web, "u", (compact(status), true));
     };
     put(1);
     writer.record(&token, &web, "u", &AutoscalerStatus::default()).await.unwrap();
@@ -135,7 +135,7 @@ async fn the_statuses_of_one_autoscaler_are_written_one_at_a_time() {
 #[tokio::test(start_paused = true)]
 async fn statuses_wait_for_evaluations_but_not_for_long() {
     let (writer, token, log) = accepted();
-    let put = |name: String| writer.put(&token, &fake::autoscaler(&name), "u", empty());
+    let put = |name: String| writer.put(&token, &fake::autoscaler(&name), "u", (empty(), true));
     let running = writer.clone();
     let run = tokio::spawn(async move { running.run().await });
     let written = async |after: Duration| {
@@ -176,7 +176,7 @@ async fn an_unavailable_api_server_gets_few_retries_and_all_statuses_in_the_end(
     let (lines, _guard) = crate::fake::LogLines::keep();
     for number in 0..1_000 {
         let autoscaler = fake::autoscaler(&format!("web-{number}"));
-        writer.put(&token, &autoscaler, "u", empty());
+        writer.put(&token, &autoscaler, "u", (empty(), true));
     }
     let running = writer.clone();
     let run = tokio::spawn(async move { running.run().await });
@@ -199,7 +199,7 @@ async fn a_rejected_status_backs_off_without_delaying_others() {
     });
     let (token, writer) = (fake::fencing_token(&client), writer(&client));
     for name in ["bad", "good"] {
-        writer.put(&token, &fake::autoscaler(name), "u", empty());
+        writer.put(&token, &fake::autoscaler(name), "u", (empty(), true));
     }
     let running = writer.clone();
     let run = tokio::spawn(async move { running.run().await });
@@ -219,10 +219,10 @@ async fn the_statuses_of_namespaces_are_written_in_turn() {
         AutoscalerRef::autoscaler(crate::watch::ObjectKey { namespace, name })
     };
     for number in 0..1_000 {
-        writer.put(&token, &of("evil", &number.to_string()), "u", empty());
+        writer.put(&token, &of("evil", &number.to_string()), "u", (empty(), true));
     }
     for name in ["web", "api"] {
-        writer.put(&token, &of("shop", name), "u", empty());
+        writer.put(&token, &of("shop", name), "u", (empty(), true));
     }
     let taken = || writer.take().expect("it waits").0.key.namespace.clone();
     let first: Vec<String> = (0..5).map(|_| taken()).collect();
@@ -230,7 +230,13 @@ async fn the_statuses_of_namespaces_are_written_in_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_status_that_says_something_else_than_the_rejected_one_does_not_wait_for_minutes() {
+async fn another_decision_does_not_wait_for_minutes_as_the_rejected_status_does() {
+    for (decides, waits) in [(true, false), (false, true)] {
+        write_after_rejections(decides, waits).await;
+    }
+}
+
+async fn write_after_rejections(decides: bool, waits: bool) {
     let is_forbidden = Arc::new(std::sync::atomic::AtomicBool::new(true));
     let forbidden = is_forbidden.clone();
     let (client, log) =
@@ -240,15 +246,17 @@ async fn a_status_that_says_something_else_than_the_rejected_one_does_not_wait_f
         });
     let (token, writer) = (fake::fencing_token(&client), writer(&client));
     let web = fake::autoscaler("web");
-    writer.put(&token, &web, "u", empty());
+    writer.put(&token, &web, "u", (empty(), true));
     let running = writer.clone();
     let run = tokio::spawn(async move { running.run().await });
     tokio::time::sleep(Duration::from_secs(1_000)).await;
     is_forbidden.store(false, std::sync::atomic::Ordering::Relaxed);
     let newer = compact(AutoscalerStatus { current_replicas: Some(3), ..Default::default() });
-    writer.put(&token, &web, "u", newer);
+    writer.put(&token, &web, "u", (newer, decides));
     tokio::time::sleep(Duration::from_secs(16)).await;
-    assert!(!writer.has(&web, token.term()));
+    assert_eq!(writer.has(&web, token.term()), waits);
+    tokio::time::sleep(Duration::from_secs(300)).await;
     assert_eq!(log.of("PATCH").last().unwrap().body[1]["value"]["currentReplicas"], 3);
+    assert!(writer.queue().retries.is_empty() && writer.queue().rejected.is_empty());
     run.abort();
 }

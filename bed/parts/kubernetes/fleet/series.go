@@ -37,13 +37,16 @@ func series(arguments []string) error {
 	for app := range factors {
 		factors[app] = 1
 	}
-	last := time.Now()
-	advance := func() {
+	lasts := make([]time.Time, apps)
+	for app := range lasts {
+		lasts[app] = time.Now()
+	}
+	advance := func(app int) {
 		now := time.Now()
-		passed := now.Sub(last).Seconds()
-		last = now
-		for place := range counters {
-			counters[place] += rate * factors[place/pods] * passed * (1 + noise*(2*rand.Float64()-1))
+		passed := now.Sub(lasts[app]).Seconds()
+		lasts[app] = now
+		for place := app * pods; place < (app+1)*pods; place++ {
+			counters[place] += rate * factors[app] * passed * (1 + noise*(2*rand.Float64()-1))
 		}
 	}
 	step := func(w http.ResponseWriter, r *http.Request) {
@@ -55,13 +58,15 @@ func series(arguments []string) error {
 		}
 		mutex.Lock()
 		defer mutex.Unlock()
-		advance()
+		advance(app)
 		factors[app] = factor
 	}
 	expose := func(w http.ResponseWriter, _ *http.Request) {
 		mutex.Lock()
 		defer mutex.Unlock()
-		advance()
+		for app := range apps {
+			advance(app)
+		}
 		text := bufio.NewWriterSize(w, 1<<16)
 		defer text.Flush()
 		fmt.Fprintln(text, "# TYPE http_requests counter")
