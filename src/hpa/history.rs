@@ -162,7 +162,7 @@ impl ScalingHistory {
 
     /// The history without entries that no later decision can see: recommendations that a
     /// later one is both as high and as low as, events beyond their periods, and
-    /// entries older than the longest window, `longest` in ms. Of more than [`MAX_RECOMMENDATIONS`], those that are near
+    /// entries older than the longest window, `longest` in ms. Of more than 512, those that are near
     /// to one another count until the last of them would.
     pub fn essential(&self, now: UnixMillis, longest: i64) -> Self {
         let mut recommendations: Vec<Recommendation> =
