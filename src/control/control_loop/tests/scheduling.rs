@@ -227,6 +227,30 @@ async fn an_autoscaler_deleted_during_its_evaluation_is_not_counted() {
     assert!(text.contains("plimsoll_autoscalers 0\n"), "{text}");
 }
 
+/// It is a failed evaluation all the same: the metrics were.
+#[tokio::test]
+async fn a_scale_that_a_fallback_wrote_is_saved_soon() {
+    for is_unsaved in [true, false] {
+        let (mut control, _) = World::new(3, Some(3), |_, _| None).run();
+        control.checkpointer = Checkpointer::new(None, Duration::from_secs(30));
+        // The next one is then due in 30 s.
+        control.checkpointer.save(None, HashMap::new);
+        let (before, due) = (control.checkpointer.due(), Instant::now());
+        let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+        let mut state = AutoscalerState::default();
+        state.is_unsaved = is_unsaved;
+        control.evaluated(FinishedEvaluation {
+            autoscaler,
+            due,
+            begun: due,
+            due_together: 1,
+            state: Some(Box::new(state)),
+            result: Some(SyncResult::Failed),
+        });
+        assert_eq!(control.checkpointer.due() < before, is_unsaved);
+    }
+}
+
 /// A broken HPA that only kube-controller-manager scales is no failing autoscaler of Plimsoll's.
 #[tokio::test]
 async fn an_observed_hpa_that_fails_is_not_counted() {
