@@ -5,8 +5,8 @@ use super::check_context::FileAutoscaler;
 use super::check_context::Findings;
 use crate::hpa::OnEmpty;
 use crate::prometheus::Client as Prometheus;
-use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, type_by_name};
-use crate::samples::MetricTypes;
+use crate::promql::query::{PodQueries, PrometheusMetric};
+use crate::samples::type_of_one;
 use k8s_openapi::jiff::Timestamp;
 use serde::Deserialize;
 
@@ -61,14 +61,8 @@ async fn history(
     metric: &PrometheusMetric,
     namespace: &str,
 ) -> Result<Option<Gaps>, String> {
-    let metric_type = match (&metric.query, type_by_name(&metric.metric)) {
-        (None, None) => {
-            let types = MetricTypes::new(prometheus.clone());
-            let known = types.of(queries, &metric.metric, namespace).await;
-            known.map_err(|error| error.to_string())?.unwrap_or(MetricType::Gauge)
-        }
-        (_, known) => known.unwrap_or(MetricType::Gauge),
-    };
+    let metric_type = type_of_one(prometheus, queries, metric, namespace).await;
+    let metric_type = metric_type.map_err(|error| error.to_string())?;
     let query = queries.query(metric, metric_type, namespace).map_err(|error| error.to_string())?;
     // Of one server and one time: -1 where it is empty.
     let counted = format!("(count({}) or vector(-1))", query.values);

@@ -32,7 +32,7 @@ pub struct ControlLoop {
     states: HashMap<AutoscalerRef, Box<AutoscalerState>>,
     /// The autoscalers that are queued or being evaluated, with their checkpoints of before that.
     running: HashMap<AutoscalerRef, Option<Box<Checkpoint>>>,
-    /// Those whose last evaluation failed, without the HPAs that kube-controller-manager scales.
+    /// The autoscalers whose last evaluation failed, without HPAs that kube-controller-manager scales.
     failing: HashSet<AutoscalerRef>,
     /// The autoscalers to be evaluated again as soon as their evaluation ends.
     requeue: HashSet<AutoscalerRef>,

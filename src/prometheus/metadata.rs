@@ -4,17 +4,18 @@ use super::client::{Client, Request};
 use super::{Error, Flow, MetricKinds, decode};
 
 /// The most entries of a metric's metadata.
-const MAX_METADATA: &str = "100";
+const MAX_METADATA: usize = 100;
 
 /// The types that the metadata of all targets gives a metric; none if no target has one.
 ///
 /// # Errors
 /// As [`Error`] says.
 pub async fn metric_kinds(client: &Client, metric: &str) -> Result<MetricKinds, Error> {
-    let form = [("metric", metric), ("limit_per_metric", MAX_METADATA)];
+    let most = MAX_METADATA.to_string();
+    let form = [("metric", metric), ("limit_per_metric", most.as_str())];
     let kinds = metadata(client, "api/v1/metadata", &form, &[], decode::metric_kinds).await?;
     // There may be more, of the other type.
-    let is_cut = kinds.entries.to_string() == MAX_METADATA;
+    let is_cut = kinds.entries == MAX_METADATA;
     Ok(MetricKinds { counter: kinds.counter || is_cut, other: kinds.other || is_cut, ..kinds })
 }
 
@@ -28,7 +29,8 @@ pub async fn target_kinds(
     targets: &str,
     flows: &[Flow],
 ) -> Result<MetricKinds, Error> {
-    let form = [("match_target", targets), ("metric", metric), ("limit", MAX_METADATA)];
+    let most = MAX_METADATA.to_string();
+    let form = [("match_target", targets), ("metric", metric), ("limit", most.as_str())];
     metadata(client, "api/v1/targets/metadata", &form, flows, decode::target_kinds).await
 }
 

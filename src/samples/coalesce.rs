@@ -219,7 +219,7 @@ impl Coalescer {
         if caller.reader == Reader::Client
             && is_free
             && fresh_until <= now + state.lead(self.max_age)
-            && flight.table().is_some_and(|table| table.bytes() <= ahead_bytes(caller))
+            && is_small_ahead(&flight, caller)
         {
             drop(self.pend(queries, state, arguments, caller, isolated));
         }
@@ -315,10 +315,9 @@ impl Coalescer {
                 let by_client = |at: Instant| now.duration_since(at) <= idle;
                 recent.fresh_until <= soon
                     && recent.last_client.is_some_and(by_client)
-                    && state.known(arguments, self.max_age, now).is_some_and(|known| {
-                        let small = ahead_bytes(&recent.caller);
-                        known.flight.table().is_some_and(|table| table.bytes() <= small)
-                    })
+                    && state
+                        .known(arguments, self.max_age, now)
+                        .is_some_and(|known| is_small_ahead(&known.flight, &recent.caller))
             };
             let expected: BTreeSet<Arguments> = known
                 .filter(|(arguments, recent)| {
@@ -386,9 +385,10 @@ impl Coalescer {
     }
 }
 
-/// The largest result of this caller that is asked for ahead of its expiry.
-fn ahead_bytes(caller: &Caller) -> usize {
-    if caller.user { USER_AHEAD_BYTES } else { AHEAD_BYTES }
+/// Whether a result is small enough to be asked for ahead of its expiry for this caller.
+fn is_small_ahead(flight: &Flight, caller: &Caller) -> bool {
+    let most = if caller.user { USER_AHEAD_BYTES } else { AHEAD_BYTES };
+    flight.table().is_some_and(|table| table.bytes() <= most)
 }
 
 /// How long a query counts as recent: a caller that repeats it after its result expired still finds

@@ -33,7 +33,7 @@ pub struct CardinalityEstimator {
     /// The series of a filtered result, per query.
     filtered_series: Option<f64>,
     /// What is known of unfiltered results.
-    unfiltered: Option<Unfiltered>,
+    unfiltered: Option<UnfilteredSize>,
     /// The largest batch, once a batch was too large.
     batch_limit: Option<BatchLimit>,
     /// When unfiltered queries are tried again, once one was too large.
@@ -44,7 +44,7 @@ pub struct CardinalityEstimator {
 
 /// What is known of unfiltered results.
 #[derive(Clone, Copy, Debug)]
-struct Unfiltered {
+struct UnfilteredSize {
     /// The series per argument set.
     series: f64,
     /// The most argument sets of a result.
@@ -103,9 +103,9 @@ impl CardinalityEstimator {
     }
 
     /// What is known of unfiltered results, and is not too old.
-    fn unfiltered(&self, now: Instant) -> Option<Unfiltered> {
+    fn unfiltered(&self, now: Instant) -> Option<UnfilteredSize> {
         let is_new =
-            |known: &Unfiltered| now.saturating_duration_since(known.seen) < UNFILTERED_TTL;
+            |known: &UnfilteredSize| now.saturating_duration_since(known.seen) < UNFILTERED_TTL;
         self.unfiltered.filter(is_new)
     }
 
@@ -114,10 +114,10 @@ impl CardinalityEstimator {
         let averaged = |known: f64, new: f64| known + NEWEST_WEIGHT * (new - known);
         match planned.argument_sets {
             Some(sets) => {
-                let new = Unfiltered { series: series as f64 / sets as f64, sets, seen: now };
+                let new = UnfilteredSize { series: series as f64 / sets as f64, sets, seen: now };
                 // A larger one counts at once: the plans that follow ask for several.
                 let known = self.unfiltered(now);
-                self.unfiltered = Some(known.map_or(new, |known| Unfiltered {
+                self.unfiltered = Some(known.map_or(new, |known| UnfilteredSize {
                     series: new.series.max(averaged(known.series, new.series)),
                     sets: known.sets.max(sets),
                     seen: now,

@@ -3,7 +3,7 @@
 use crate::cache;
 use crate::prometheus::{self, Client, Error, Flow, MetricKinds};
 use crate::promql::matcher::label_name;
-use crate::promql::query::{MetricType, PodQueries, type_by_name};
+use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, type_by_name};
 use crate::promql::quote::quoted;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -86,6 +86,23 @@ fn agreed(kinds: MetricKinds) -> Option<MetricType> {
         (false, true) => Some(MetricType::Gauge),
         _ => None,
     }
+}
+
+/// The type by which a command reads one metric: a gauge if it is not known, or a query reads it.
+///
+/// # Errors
+/// As of [`MetricTypes::of`].
+pub async fn type_of_one(
+    prometheus: &Client,
+    queries: &PodQueries,
+    metric: &PrometheusMetric,
+    namespace: &str,
+) -> Result<MetricType, Error> {
+    if metric.query.is_some() {
+        return Ok(MetricType::Gauge);
+    }
+    let known = MetricTypes::new(prometheus.clone()).of(queries, &metric.metric, namespace).await?;
+    Ok(known.unwrap_or(MetricType::Gauge))
 }
 
 impl MetricTypes {

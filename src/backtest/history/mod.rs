@@ -11,8 +11,8 @@ use super::load::Load;
 use super::recorded::{Recorded, Replicas};
 use super::{Candidate, Measure, Of};
 use crate::prometheus::Client;
-use crate::promql::query::{MetricType, PodQueries, type_by_name};
-use crate::samples::MetricTypes;
+use crate::promql::query::PodQueries;
+use crate::samples::type_of_one;
 use crate::time::UnixMillis;
 use queries::{OWN, Total};
 use range::{range, raw};
@@ -222,14 +222,9 @@ impl History<'_> {
                 metric.name
             )));
         };
-        let metric_type = match (&own.query, type_by_name(&own.metric)) {
-            (None, None) => {
-                let types = MetricTypes::new(self.prometheus.clone());
-                let known = types.of(self.queries, &own.metric, &candidate.namespace).await;
-                known.map_err(|error| about(error.to_string()))?.unwrap_or(MetricType::Gauge)
-            }
-            (_, known) => known.unwrap_or(MetricType::Gauge),
-        };
+        let metric_type =
+            type_of_one(self.prometheus, self.queries, own, &candidate.namespace).await;
+        let metric_type = metric_type.map_err(|error| about(error.to_string()))?;
         queries::custom(self.queries, own, metric_type, candidate, &metric.of).map_err(about)
     }
 

@@ -3,6 +3,7 @@ use crate::clock::Clock;
 use crate::control::fake;
 use crate::watch::AutoscalerKind;
 use serde_json::json;
+use tokio::task::JoinHandle;
 
 fn writer(client: &Client) -> StatusWriter {
     let events = Events::new(client.clone(), Clock::default(), Arc::default());
@@ -13,6 +14,12 @@ fn writer(client: &Client) -> StatusWriter {
 fn accepted() -> (StatusWriter, FencingToken, fake::Log) {
     let (client, log) = fake::api(|request| (200, request.object()));
     (writer(&client), fake::fencing_token(&client), log)
+}
+
+/// Writes its statuses until it is aborted.
+fn run(writer: &StatusWriter) -> JoinHandle<()> {
+    let writer = writer.clone();
+    tokio::spawn(async move { writer.run().await })
 }
 
 fn compact(status: AutoscalerStatus) -> Arc<CompactStatus> {
@@ -28,8 +35,7 @@ async fn a_status_is_written_to_the_object_with_its_uid() {
     let (writer, token, log) = accepted();
     let web = fake::autoscaler("web");
     writer.put(&token, &web, "uid-1", (empty(), true));
-    let running = writer.clone();
-    let run = tokio::spawn(async move { running.run().await });
+    let run = run(&writer);
     writer.finish().await;
     run.abort();
     let patches = log.of("PATCH");
@@ -106,8 +112,7 @@ async fn a_pending_status_is_dropped_with_its_object() {
     let web = fake::autoscaler("web");
     writer.put(&token, &web, "uid-1", (empty(), true));
     writer.forget(&web);
-    let running = writer.clone();
-    let run = tokio::spawn(async move { running.run().await });
+    let run = run(&writer);
     writer.finish().await;
     run.abort();
     assert!(log.of("").is_empty(), "{:?}", log.of(""));
@@ -136,8 +141,7 @@ async fn the_statuses_of_one_autoscaler_are_written_one_at_a_time() {
 async fn statuses_wait_for_evaluations_but_not_for_long() {
     let (writer, token, log) = accepted();
     let put = |name: String| writer.put(&token, &fake::autoscaler(&name), "u", (empty(), true));
-    let running = writer.clone();
-    let run = tokio::spawn(async move { running.run().await });
+    let run = run(&writer);
     let written = async |after: Duration| {
         tokio::time::sleep(after).await;
         log.of("PATCH").len()
@@ -178,8 +182,7 @@ async fn an_unavailable_api_server_gets_few_retries_and_all_statuses_in_the_end(
         let autoscaler = fake::autoscaler(&format!("web-{number}"));
         writer.put(&token, &autoscaler, "u", (empty(), true));
     }
-    let running = writer.clone();
-    let run = tokio::spawn(async move { running.run().await });
+    let run = run(&writer);
     tokio::time::sleep(Duration::from_secs(600)).await;
     let tried = log.of("PATCH").len();
     assert!(tried < 100, "{tried} tries in ten minutes");
@@ -201,8 +204,7 @@ async fn a_rejected_status_backs_off_without_delaying_others() {
     for name in ["bad", "good"] {
         writer.put(&token, &fake::autoscaler(name), "u", (empty(), true));
     }
-    let running = writer.clone();
-    let run = tokio::spawn(async move { running.run().await });
+    let run = run(&writer);
     tokio::time::sleep(Duration::from_secs(1_000)).await;
     assert_eq!(log.of("PATCH").iter().filter(|r| r.line.contains("good")).count(), 1);
     let tries = log.of("PATCH").iter().filter(|r| r.line.contains("bad")).count();
@@ -247,8 +249,7 @@ async fn write_after_rejections(decides: bool, waits: bool) {
     let (token, writer) = (fake::fencing_token(&client), writer(&client));
     let web = fake::autoscaler("web");
     writer.put(&token, &web, "u", (empty(), true));
-    let running = writer.clone();
-    let run = tokio::spawn(async move { running.run().await });
+    let run = run(&writer);
     tokio::time::sleep(Duration::from_secs(1_000)).await;
     is_forbidden.store(false, std::sync::atomic::Ordering::Relaxed);
     let newer = compact(AutoscalerStatus { current_replicas: Some(3), ..Default::default() });

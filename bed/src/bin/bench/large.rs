@@ -59,7 +59,7 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
     let begun = (Instant::now(), Timestamp::now());
     let mut running = sides::start_replica(&world, world.adapter_port, flags);
     let start = start(&world, &running, raised, begun).await;
-    // kube-apiserver polls what is registered.
+    // As in a cluster: kube-apiserver polls each APIService.
     sides::register(&world, world.adapter_port, &sides::CUSTOM_METRICS).await;
     show_progress(&format!("measuring one replica: {ROUNDS} rounds of {} s", ROUND.as_secs()));
     tokio::time::sleep(ROUND).await;

@@ -73,7 +73,7 @@ pub async fn start(world: &World, side: Side) -> Running {
             if side != Side::Alone {
                 wait_for_value(world, &process).await;
             }
-            // kube-apiserver polls what is registered, whoever serves it.
+            // kube-apiserver polls each APIService: both sides have them.
             register(world, world.adapter_port, &CUSTOM_METRICS).await;
             of_plimsoll(world, process)
         }
@@ -289,7 +289,7 @@ pub async fn register(world: &World, port: u16, services: &[&str]) {
     .await;
 }
 
-/// Deletes what may have been registered: kube-apiserver goes on polling what nobody serves.
+/// Deletes APIServices that may have been registered: kube-apiserver polls them without a server, too.
 pub async fn unregister(world: &World, services: &[&str]) {
     for name in services {
         let path = format!("/apis/apiregistration.k8s.io/v1/apiservices/{name}");
@@ -374,7 +374,7 @@ fn selectors(world: &World) -> Vec<String> {
 /// How long requests are sent that are not counted: those of autoscalers are sent again in each period.
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Requests by selector over each of [`CONNECTIONS`], and then the first of each, over 16: what nobody asked for before.
+/// Requests by selector over each of [`CONNECTIONS`]; last, the first request for each workload, over 16, which is sent before.
 async fn send_selectors(world: &World, each: Duration) -> Vec<Load> {
     let paths = selectors(world);
     let first = load::send_once(world, &paths, 16).await;

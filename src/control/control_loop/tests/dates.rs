@@ -18,7 +18,7 @@ async fn a_change_is_dated_after_its_write() {
         let (made, control, state) = evaluate_slowly(&spec, 3, queue, result).await;
         let ups = &state.history.ups;
         assert!(ups.len() == 1 && ups[0].time >= made.process, "{ups:?} {made:?}");
-        // The result says of a scale that a decision wrote that it is to be saved.
+        // A scale that a decision wrote is saved by its result, `Rescaled`.
         assert_eq!(state.is_unsaved, result == Failed);
         let last = state.status.last_scale;
         assert!(last.is_some_and(|last| last >= made.wall), "{last:?} {made:?}");

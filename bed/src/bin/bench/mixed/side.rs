@@ -152,7 +152,7 @@ impl Side {
     }
 }
 
-/// Plimsoll with the APIs that prometheus-adapter has: kube-apiserver polls what is registered, whoever serves it.
+/// Plimsoll with the APIServices that prometheus-adapter has: kube-apiserver polls each.
 async fn registered(world: &World, process: Process) -> Running {
     register(world, world.adapter_port, &ADAPTERS).await;
     of_plimsoll(world, process)
