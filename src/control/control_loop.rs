@@ -163,9 +163,8 @@ impl ControlLoop {
             let save_due = self.checkpointer.due();
             tokio::select! {
                 changed = cluster.changes() => {
-                    for autoscaler in changed {
-                        self.changed(autoscaler);
-                    }
+                    let count = changed.len();
+                    changed.into_iter().for_each(|one| self.changed(one, count));
                     self.count();
                 }
                 () = due => self.start_due(),
@@ -320,8 +319,8 @@ impl ControlLoop {
             && self.ctx.settings.native_hpas == NativeHpas::Ignore
     }
 
-    /// A new or changed autoscaler is evaluated at once; one that is gone is forgotten.
-    fn changed(&mut self, autoscaler: AutoscalerRef) {
+    /// A new or changed autoscaler, one of so many, is evaluated soon; one that is gone is forgotten.
+    fn changed(&mut self, autoscaler: AutoscalerRef, count: usize) {
         if self.ignores(&autoscaler) {
             return;
         }
@@ -330,7 +329,7 @@ impl ControlLoop {
                 self.restore(autoscaler.clone(), checkpoint, loaded);
             }
             self.states.get_mut(&autoscaler).map(|state| state.followed.take());
-            self.schedule.set(autoscaler, Instant::now());
+            self.schedule.set_changed(autoscaler, Instant::now(), count);
         } else {
             self.forget(&autoscaler);
         }

@@ -32,6 +32,14 @@ impl Schedule {
         is_free
     }
 
+    /// Sets the time of an autoscaler that is new or has changed, one of `count`: at once, or within
+    /// [`CHANGES_SPREAD`] if they are more than [`MAX_TOGETHER`], as at the start of the process.
+    pub fn set_changed(&mut self, key: AutoscalerRef, now: Instant, count: usize) {
+        let spread = if count > MAX_TOGETHER { CHANGES_SPREAD } else { Duration::ZERO };
+        let at = now + fraction_of(spread, hash(&key.key.namespace));
+        self.set(key, at);
+    }
+
     /// Makes all due soon: at once, or within [`COMMON_PERIOD`] if they are more than
     /// [`MAX_TOGETHER`], most of them at their own times. If thousands were due at once, the batched
     /// query result would expire before each of them is evaluated.
@@ -139,6 +147,9 @@ impl Cohort {
 
 /// The maximum of autoscalers at one phase, if their names hash differently.
 const MAX_TOGETHER: usize = 1_000;
+/// The time over which the namespaces of thousands of new autoscalers are spread. At one time, the responses for all of
+/// them would be in memory.
+const CHANGES_SPREAD: Duration = Duration::from_secs(2);
 /// How many may be due at one time without being spread.
 const MAX_UNSPREAD: usize = 16;
 /// The time over which the phases of a cohort, and cohorts that are due together, are spread,
@@ -219,9 +230,9 @@ impl Phases {
 }
 
 /// In one of how many periods a replica that does not lead asks for metrics.
-const FOLLOWED: u32 = 6;
+const FOLLOWED: u32 = 8;
 /// How long such periods are together at most.
-const MAX_TURN: Duration = Duration::from_secs(90);
+const MAX_TURN: Duration = Duration::from_secs(120);
 
 /// The number of the turn that an evaluation belongs to, which was due at a time of this process's clock: a replica that
 /// does not lead asks for metrics once in each. Those of one period have common turns, so that their queries stay one
@@ -267,6 +278,24 @@ mod tests {
         assert_eq!(schedule.take_due(start + 5 * second), Some((key("b"), start + second)));
         assert_eq!(schedule.take_due(start + 5 * second), None);
         assert_eq!(schedule.len(), 0);
+    }
+
+    #[test]
+    fn the_namespaces_of_thousands_of_new_autoscalers_are_spread() {
+        let start = Instant::now();
+        let times = |count: usize| -> BTreeSet<Instant> {
+            let mut schedule = Schedule::default();
+            for n in 0..count {
+                let (namespace, name) = (format!("n{}", n % 10), format!("a{n}"));
+                let autoscaler = AutoscalerRef::hpa(ObjectKey { namespace, name });
+                schedule.set_changed(autoscaler, start, count);
+            }
+            schedule.order.iter().map(|(at, _)| *at).collect()
+        };
+        assert_eq!(times(1_000), BTreeSet::from([start]));
+        let spread = times(1_001);
+        assert_eq!(spread.len(), 10);
+        assert!(spread.iter().all(|at| *at <= start + CHANGES_SPREAD));
     }
 
     const PERIOD: Duration = Duration::from_secs(15);
@@ -392,15 +421,15 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_some_periods_and_90_seconds_at_most() {
+    fn a_turn_is_some_periods_and_two_minutes_at_most() {
         let turns = |period: u64| -> Vec<Option<i64>> {
             let due = |n: u64| i64::try_from(n * period * 1000).unwrap();
-            (0..8).map(|n| turn(Duration::from_secs(period), due(n))).collect()
+            (0..9).map(|n| turn(Duration::from_secs(period), due(n))).collect()
         };
-        assert_eq!(turns(15), [0, 0, 0, 0, 0, 0, 1, 1].map(Some));
+        assert_eq!(turns(15), [0, 0, 0, 0, 0, 0, 0, 0, 1].map(Some));
         assert_eq!(turns(1), turns(15));
-        assert_eq!(turns(30), [0, 0, 0, 1, 1, 1, 2, 2].map(Some));
-        assert_eq!(turns(60), [0, 0, 1, 2, 2, 3, 4, 4].map(Some));
-        assert_eq!((turns(90), turns(3_600)), (vec![None; 8], vec![None; 8]));
+        assert_eq!(turns(30), [0, 0, 0, 0, 1, 1, 1, 1, 2].map(Some));
+        assert_eq!(turns(90), [0, 0, 1, 2, 3, 3, 4, 5, 6].map(Some));
+        assert_eq!((turns(120), turns(3_600)), (vec![None; 9], vec![None; 9]));
     }
 }

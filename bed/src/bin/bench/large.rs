@@ -15,9 +15,9 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// The rounds of each measurement of one replica.
-const ROUNDS: usize = 4;
+const ROUNDS: usize = 6;
 /// The rounds of a measurement of two: one turn of the one that does not lead.
-const ROUNDS_OF_TWO: usize = 6;
+const ROUNDS_OF_TWO: usize = 8;
 /// One of so many autoscalers has a scale to write at the start.
 const WRITES: usize = 100;
 /// The pods that are replaced.

@@ -1,6 +1,6 @@
 //! A fleet with many different metrics (`mix.rs`), decided by Plimsoll, by prometheus-adapter and by
-//! KEDA with kube-controller-manager, on the same series in one run. Each side has a Prometheus of the same
-//! age, which has seen no load that was stepped before; idle use is measured beside each side, and
+//! KEDA with kube-controller-manager, on the same series in one run. Each side has a Prometheus of its own,
+//! which has seen no load that was stepped before; idle use is measured before each side of the first seed, and
 //! the second seed has the sides in the opposite order.
 
 mod keda;
@@ -12,9 +12,8 @@ mod rules;
 mod side;
 mod step;
 
-use crate::block::block;
 use crate::decided;
-use crate::measure::Meter;
+use crate::measure::{Block, Meter};
 use crate::report::summary;
 use crate::round::{ROUND, show_progress};
 use crate::world::{Size, World};
@@ -36,7 +35,7 @@ pub struct Plan {
     pub with_autoscalers: bool,
 }
 
-/// Without any side, before each.
+/// Without any side, before each of the first seed.
 const IDLE_ROUNDS: usize = 1;
 
 /// A seed for a run.
@@ -50,10 +49,10 @@ pub async fn run(plan: Plan) -> ExitCode {
     mix::print();
     let mut world = World::without_workloads(plan.size).await;
     world.make_workloads().await;
-    let mut measured = Vec::new();
+    let (mut measured, mut idle) = (Vec::new(), Vec::new());
     for (place, seed) in plan.seeds.iter().enumerate() {
         show_progress(&format!("seed {seed}"));
-        // A run is to stay below 20 minutes: steps are of the first seed alone.
+        // A run is to stay below 20 minutes: steps, and what an idle stack uses, are of the first seed alone.
         let is_first = place == 0;
         let count =
             if plan.with_autoscalers && is_first { Side::ALL.len() } else { Side::COMPARED };
@@ -61,19 +60,32 @@ pub async fn run(plan: Plan) -> ExitCode {
         if place % 2 == 1 {
             sides.reverse();
         }
-        measured.push(of_seed(&mut world, &plan, *seed, &sides, is_first).await);
+        measured.push(of_seed(&mut world, &plan, *seed, &sides, &mut idle).await);
     }
-    report::print(plan.size, &measured);
+    report::print(plan.size, &measured, &idle);
     ExitCode::SUCCESS
 }
 
-async fn of_seed(world: &mut World, plan: &Plan, seed: u64, sides: &[Side], steps: bool) -> OfSeed {
+/// Measures these sides on a seed; on the first one also what an idle stack uses before each of them, and steps.
+async fn of_seed(
+    world: &mut World,
+    plan: &Plan,
+    seed: u64,
+    sides: &[Side],
+    idle: &mut Vec<Block>,
+) -> OfSeed {
+    let is_first = idle.is_empty();
     let apps = mix::deal(plan.size.autoscalers, seed);
     let stepped = step::choose(&apps);
     let mut of = OfSeed::new(seed, mix::distinct(&apps));
     for side in sides {
         expose(world, plan.size, &apps).await;
-        of.idle.push(block(world, None, IDLE_ROUNDS).await);
+        if is_first {
+            show_progress("measuring nothing, for comparison");
+            // What was created before is still written.
+            tokio::time::sleep(ROUND).await;
+            idle.push(Meter::new(world, None).measure(IDLE_ROUNDS).await);
+        }
         let rounds = side.rounds();
         show_progress(&format!("measuring {}: {rounds} rounds", side.name()));
         side.make_objects(world, &apps).await;
@@ -85,16 +97,18 @@ async fn of_seed(world: &mut World, plan: &Plan, seed: u64, sides: &[Side], step
         let least = (plan.size.autoscalers * (rounds - 1)) as f64;
         assert!(block.decisions() >= least, "{name}: {} decisions", block.decisions());
         decided::wait(world, name, side.path(), pods).await;
-        let took = if steps && side.is_compared() {
+        let took = if is_first && side.is_compared() {
             show_progress(&format!("  stepping the load of {} workloads", stepped.len()));
-            step::measure(world, &stepped, seed).await
+            // With times that are drawn anew in each run: those of a round are the same in each.
+            let drawn = plan.seeds.last().copied().unwrap_or(seed);
+            step::measure(world, &stepped, drawn).await
         } else {
             Steps::default()
         };
         drop(running);
         side.clear(world, &apps).await;
         step::reset_scales(world).await;
-        let of_side = summary(std::slice::from_ref(&block), &of.idle, plan.size);
+        let of_side = summary(std::slice::from_ref(&block), idle, plan.size);
         let median = match took.seconds.is_empty() {
             true => String::new(),
             false => format!(", {:.1} s from a step to its scale", took.quantile(0.5)),

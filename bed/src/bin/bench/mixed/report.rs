@@ -20,29 +20,28 @@ struct Figures {
 /// How far the stack's CPU a decision of two seeds may be apart.
 const WITHIN: f64 = 0.2;
 
-fn figures(size: Size, seeds: &[&OfSeed], side: Side) -> Option<Figures> {
+fn figures(size: Size, seeds: &[&OfSeed], idle: &[Block], side: Side) -> Option<Figures> {
     let mut steps = Steps::default();
-    let (mut idle, mut blocks): (Vec<Block>, Vec<Block>) = (Vec::new(), Vec::new());
+    let mut blocks: Vec<Block> = Vec::new();
     for seed in seeds {
         if let Some((_, block, took)) = seed.sides.iter().find(|(of, ..)| *of == side) {
-            idle.extend(seed.idle.iter().cloned());
             blocks.push(block.clone());
             steps.seconds.extend(&took.seconds);
             steps.missing += took.missing;
         }
     }
     steps.seconds.sort_unstable_by(f64::total_cmp);
-    let summary = (!blocks.is_empty()).then(|| summary(&blocks, &idle, size))?;
+    let summary = (!blocks.is_empty()).then(|| summary(&blocks, idle, size))?;
     Some(Figures { side, summary, steps })
 }
 
 type Row<'a> = (&'a str, &'a dyn Fn(&Figures) -> f64);
 
-/// Prints all, and writes target/bench/mixed.json.
-pub fn print(size: Size, seeds: &[OfSeed]) {
+/// Prints all, and writes target/bench/mixed.json. `idle` is the stack without a side.
+pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) {
     let all: Vec<&OfSeed> = seeds.iter().collect();
     let of = |seeds: &[&OfSeed]| -> Vec<Figures> {
-        Side::ALL.iter().filter_map(|side| figures(size, seeds, *side)).collect()
+        Side::ALL.iter().filter_map(|side| figures(size, seeds, idle, *side)).collect()
     };
     let totals = of(&all);
     println!(
@@ -127,7 +126,7 @@ pub fn print(size: Size, seeds: &[OfSeed]) {
     }
     let stacks: Vec<f64> = seeds
         .iter()
-        .filter_map(|seed| figures(size, &[seed], Side::Plimsoll))
+        .filter_map(|seed| figures(size, &[seed], idle, Side::Plimsoll))
         .map(|figures| figures.summary.stack)
         .collect();
     let least = stacks.iter().copied().fold(f64::INFINITY, f64::min);

@@ -9,8 +9,6 @@ pub struct OfSeed {
     pub seed: u64,
     /// How many different metrics with their windows there are.
     pub metrics: usize,
-    /// Before each side.
-    pub idle: Vec<Block>,
     /// In the order in which they were measured.
     pub sides: Vec<(Side, Block, Steps)>,
 }
@@ -18,6 +16,6 @@ pub struct OfSeed {
 impl OfSeed {
     /// Before anything is measured.
     pub fn new(seed: u64, metrics: usize) -> Self {
-        Self { seed, metrics, idle: Vec::new(), sides: Vec::new() }
+        Self { seed, metrics, sides: Vec::new() }
     }
 }

@@ -56,7 +56,7 @@ impl Side {
     /// stack takes, so that more of it are needed for a figure.
     pub fn rounds(self) -> usize {
         match self {
-            Self::Plimsoll => 5,
+            Self::Plimsoll => 4,
             Self::Peers | Self::Keda | Self::Autoscalers => 2,
         }
     }
