@@ -163,8 +163,9 @@ impl ControlLoop {
             let save_due = self.checkpointer.due();
             tokio::select! {
                 changed = cluster.changes() => {
-                    let count = changed.len();
-                    changed.into_iter().for_each(|one| self.changed(one, count));
+                    for autoscaler in changed {
+                        self.changed(autoscaler);
+                    }
                     self.count();
                 }
                 () = due => self.start_due(),
@@ -319,8 +320,8 @@ impl ControlLoop {
             && self.ctx.settings.native_hpas == NativeHpas::Ignore
     }
 
-    /// A new or changed autoscaler, one of so many, is evaluated soon; one that is gone is forgotten.
-    fn changed(&mut self, autoscaler: AutoscalerRef, count: usize) {
+    /// A new or changed autoscaler is evaluated at once; one that is gone is forgotten.
+    fn changed(&mut self, autoscaler: AutoscalerRef) {
         if self.ignores(&autoscaler) {
             return;
         }
@@ -329,7 +330,7 @@ impl ControlLoop {
                 self.restore(autoscaler.clone(), checkpoint, loaded);
             }
             self.states.get_mut(&autoscaler).map(|state| state.followed.take());
-            self.schedule.set_changed(autoscaler, Instant::now(), count);
+            self.schedule.set(autoscaler, Instant::now());
         } else {
             self.forget(&autoscaler);
         }

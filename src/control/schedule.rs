@@ -32,14 +32,6 @@ impl Schedule {
         is_free
     }
 
-    /// Sets the time of an autoscaler that is new or has changed, one of `count`: at once, or within
-    /// [`CHANGES_SPREAD`] if they are more than [`MAX_TOGETHER`], as at the start of the process.
-    pub fn set_changed(&mut self, key: AutoscalerRef, now: Instant, count: usize) {
-        let spread = if count > MAX_TOGETHER { CHANGES_SPREAD } else { Duration::ZERO };
-        let at = now + fraction_of(spread, hash(&key.key.namespace));
-        self.set(key, at);
-    }
-
     /// Makes all due soon: at once, or within [`COMMON_PERIOD`] if they are more than
     /// [`MAX_TOGETHER`], most of them at their own times. If thousands were due at once, the batched
     /// query result would expire before each of them is evaluated.
@@ -147,9 +139,6 @@ impl Cohort {
 
 /// The maximum of autoscalers at one phase, if their names hash differently.
 const MAX_TOGETHER: usize = 1_000;
-/// The time over which the namespaces of thousands of new autoscalers are spread. At one time, the responses for all of
-/// them would be in memory.
-const CHANGES_SPREAD: Duration = Duration::from_secs(2);
 /// How many may be due at one time without being spread.
 const MAX_UNSPREAD: usize = 16;
 /// The time over which the phases of a cohort, and cohorts that are due together, are spread,
@@ -278,24 +267,6 @@ mod tests {
         assert_eq!(schedule.take_due(start + 5 * second), Some((key("b"), start + second)));
         assert_eq!(schedule.take_due(start + 5 * second), None);
         assert_eq!(schedule.len(), 0);
-    }
-
-    #[test]
-    fn the_namespaces_of_thousands_of_new_autoscalers_are_spread() {
-        let start = Instant::now();
-        let times = |count: usize| -> BTreeSet<Instant> {
-            let mut schedule = Schedule::default();
-            for n in 0..count {
-                let (namespace, name) = (format!("n{}", n % 10), format!("a{n}"));
-                let autoscaler = AutoscalerRef::hpa(ObjectKey { namespace, name });
-                schedule.set_changed(autoscaler, start, count);
-            }
-            schedule.order.iter().map(|(at, _)| *at).collect()
-        };
-        assert_eq!(times(1_000), BTreeSet::from([start]));
-        let spread = times(1_001);
-        assert_eq!(spread.len(), 10);
-        assert!(spread.iter().all(|at| *at <= start + CHANGES_SPREAD));
     }
 
     const PERIOD: Duration = Duration::from_secs(15);

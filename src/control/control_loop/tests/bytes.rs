@@ -21,7 +21,7 @@ fn put_app(control: &mut ControlLoop, app: usize) {
     });
     let target = json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": name});
     let autoscaler = put(control, &name, json!({"scaleTargetRef": target, "maxReplicas": 9}));
-    control.changed(autoscaler, 1);
+    control.changed(autoscaler);
 }
 
 /// Evaluates all that are due.

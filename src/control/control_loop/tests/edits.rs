@@ -194,7 +194,7 @@ async fn the_checkpoint_of_an_object_that_is_not_known_yet_is_kept() {
     control.restore_checkpoints(vec![(autoscaler.clone(), kept.clone())]);
     assert_eq!(checkpoints(&control).get(&autoscaler), Some(&kept), "it is written again");
     put(&control, "web", json!({"maxReplicas": 9}));
-    control.changed(autoscaler.clone(), 1);
+    control.changed(autoscaler.clone());
     let mut state = control.states.remove(&autoscaler).unwrap();
     assert_eq!(state.history, kept.history);
     // One of its name that was made anew has none of it.
@@ -214,10 +214,10 @@ async fn the_checkpoint_of_an_object_that_is_not_known_yet_is_kept() {
     show(&control, "before");
     control.restore_checkpoints(vec![(autoscaler.clone(), kept.clone())]);
     assert_eq!(checkpoints(&control).get(&autoscaler), Some(&kept));
-    control.changed(autoscaler.clone(), 1);
+    control.changed(autoscaler.clone());
     assert!(control.unknown.contains_key(&autoscaler));
     show(&control, "web");
-    control.changed(autoscaler.clone(), 1);
+    control.changed(autoscaler.clone());
     assert_eq!(control.states[&autoscaler].history, kept.history);
 }
 

@@ -83,7 +83,7 @@ async fn what_was_edited_during_its_evaluation_is_read_by_a_replica_that_does_no
         control.schedule.set(autoscaler.clone(), Instant::now());
         control.start_due();
         if is_edited {
-            control.changed(autoscaler.clone(), 1);
+            control.changed(autoscaler.clone());
         }
         if is_due {
             control.start_due();
@@ -220,7 +220,7 @@ async fn an_autoscaler_deleted_during_its_evaluation_is_not_counted() {
     control.schedule.set(autoscaler.clone(), Instant::now());
     control.start_due();
     control.ctx.cluster.write(|index| index.remove_autoscaler(&autoscaler.key));
-    control.changed(autoscaler, 1);
+    control.changed(autoscaler);
     let done = control.evaluations.join_next().await.unwrap().unwrap();
     control.evaluated(done);
     let text = control.ctx.metrics.openmetrics();
