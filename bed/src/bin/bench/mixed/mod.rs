@@ -60,7 +60,7 @@ pub async fn run(plan: Plan) -> ExitCode {
         if place % 2 == 1 {
             sides.reverse();
         }
-        measured.push(of_seed(&mut world, &plan, *seed, &sides, &mut idle).await);
+        measured.push(of_seed(&mut world, &plan, (*seed, is_first), &sides, &mut idle).await);
     }
     report::print(plan.size, &measured, &idle);
     ExitCode::SUCCESS
@@ -70,11 +70,10 @@ pub async fn run(plan: Plan) -> ExitCode {
 async fn of_seed(
     world: &mut World,
     plan: &Plan,
-    seed: u64,
+    (seed, is_first): (u64, bool),
     sides: &[Side],
     idle: &mut Vec<Block>,
 ) -> OfSeed {
-    let is_first = idle.is_empty();
     let apps = mix::deal(plan.size.autoscalers, seed);
     let stepped = step::choose(&apps);
     let mut of = OfSeed::new(seed, mix::distinct(&apps));
@@ -82,7 +81,7 @@ async fn of_seed(
         expose(world, plan.size, &apps).await;
         if is_first {
             show_progress("measuring nothing, for comparison");
-            // What was created before is still written.
+            // With the time until Prometheus has all series, about two rounds after the last write.
             tokio::time::sleep(ROUND).await;
             idle.push(Meter::new(world, None).measure(IDLE_ROUNDS).await);
         }
@@ -99,9 +98,9 @@ async fn of_seed(
         decided::wait(world, name, side.path(), pods).await;
         let took = if is_first && side.is_compared() {
             show_progress(&format!("  stepping the load of {} workloads", stepped.len()));
-            // With times that are drawn anew in each run: those of a round are the same in each.
-            let drawn = plan.seeds.last().copied().unwrap_or(seed);
-            step::measure(world, &stepped, drawn).await
+            // At times that are drawn anew in each run: fixed ones would show one phase of the rounds alone.
+            let times = plan.seeds.last().copied().unwrap_or(seed);
+            step::measure(world, &stepped, times).await
         } else {
             Steps::default()
         };

@@ -4,7 +4,7 @@ use super::result::OfSeed;
 use super::side::Side;
 use super::step::Steps;
 use crate::measure::Block;
-use crate::report::{Summary, round, summary};
+use crate::report::{Summary, fine, round, summary};
 use crate::round::ROUND;
 use crate::world::Size;
 use bed::root;
@@ -62,6 +62,14 @@ pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) {
             order.join(", ")
         );
     }
+    let idle_cpu = idle.iter().map(|block| {
+        let used: f64 = block.rounds.iter().flat_map(|round| round.cpu.values()).sum();
+        fine(used * 1000.0 * ROUND.as_secs_f64() / (block.seconds() * size.autoscalers as f64))
+    });
+    let idle_cpu: Vec<f64> = idle_cpu.collect();
+    println!(
+        "used when idle before each side of the first seed, ms for each decision: {idle_cpu:?}"
+    );
     println!();
     print!("{:<38}", "");
     for figures in &totals {
@@ -178,7 +186,7 @@ pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) {
     let memory: Map<String, Value> =
         totals.iter().map(|f| (f.side.name().to_owned(), json!(f.summary.memory_of))).collect();
     let text = json!({"autoscalers": size.autoscalers, "pods": size.pods, "figures": text,
-        "memory": memory, "ratios": line});
+        "memory": memory, "idle_ms_per_decision": idle_cpu, "ratios": line});
     std::fs::write(&file, format!("{text:#}\n")).expect("a file");
     println!("\nwritten to target/bench/mixed.json");
     println!("bench-mixed: {line}");
