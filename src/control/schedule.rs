@@ -219,9 +219,9 @@ impl Phases {
 }
 
 /// In one of how many periods a replica that does not lead asks for metrics.
-const FOLLOWED: u32 = 8;
+const FOLLOWED: u32 = 6;
 /// How long such periods are together at most.
-const MAX_TURN: Duration = Duration::from_secs(120);
+const MAX_TURN: Duration = Duration::from_secs(90);
 
 /// The number of the turn that an evaluation belongs to, which was due at a time of this process's clock: a replica that
 /// does not lead asks for metrics once in each. Those of one period have common turns, so that their queries stay one
@@ -392,15 +392,15 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_some_periods_and_two_minutes_at_most() {
+    fn a_turn_is_some_periods_and_90_seconds_at_most() {
         let turns = |period: u64| -> Vec<Option<i64>> {
             let due = |n: u64| i64::try_from(n * period * 1000).unwrap();
-            (0..9).map(|n| turn(Duration::from_secs(period), due(n))).collect()
+            (0..8).map(|n| turn(Duration::from_secs(period), due(n))).collect()
         };
-        assert_eq!(turns(15), [0, 0, 0, 0, 0, 0, 0, 0, 1].map(Some));
+        assert_eq!(turns(15), [0, 0, 0, 0, 0, 0, 1, 1].map(Some));
         assert_eq!(turns(1), turns(15));
-        assert_eq!(turns(30), [0, 0, 0, 0, 1, 1, 1, 1, 2].map(Some));
-        assert_eq!(turns(90), [0, 0, 1, 2, 3, 3, 4, 5, 6].map(Some));
-        assert_eq!((turns(120), turns(3_600)), (vec![None; 9], vec![None; 9]));
+        assert_eq!(turns(30), [0, 0, 0, 1, 1, 1, 2, 2].map(Some));
+        assert_eq!(turns(60), [0, 0, 1, 2, 2, 3, 4, 4].map(Some));
+        assert_eq!((turns(90), turns(3_600)), (vec![None; 8], vec![None; 8]));
     }
 }

@@ -126,15 +126,16 @@ impl AutoscalerState {
         self.followed.filter(|(turn, _)| Some(*turn) == self.turn).map(|(_, replicas)| replicas)
     }
 
-    /// Whether a decision at these replicas needs no history: of the recommendations within its window, the last one
-    /// keeps them, and none is higher.
+    /// Whether a decision at these replicas needs no history: all recommendations within its windows keep them.
     pub fn is_at_rest(&self, context: Context<'_>, replicas: i32, now: UnixMillis) -> bool {
-        let ([up, down], bounds) = (context.windows(), context.bounds);
-        let recent = self.history.recommendations.iter().filter(|one| now - one.time <= down);
-        let mut bounded = recent.map(|one| one.replicas.max(bounds.min).min(bounds.max));
-        let is_last_kept = bounded.clone().next_back().is_none_or(|last| last == replicas);
+        let [up, down] = context.windows();
+        let longest = up.max(down);
+        let (bounds, recommendations) = (context.bounds, &self.history.recommendations);
+        let keeps = |one: &Recommendation| {
+            now - one.time > longest || one.replicas.max(bounds.min).min(bounds.max) == replicas
+        };
         // What was not recommended must not delay a scale-up.
-        up == 0 && self.withheld.is_none() && is_last_kept && bounded.all(|one| one <= replicas)
+        up == 0 && self.withheld.is_none() && recommendations.iter().all(keeps)
     }
 
     /// The hash of the shape of its first query.

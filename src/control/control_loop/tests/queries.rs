@@ -1,7 +1,6 @@
 //! Queries of metrics: which are repeated before the evaluations that are due, and what a total below zero asks for.
 
 use super::*;
-use crate::hpa::Recommendation;
 use crate::samples::Store;
 use crate::supervise::Spawner;
 
@@ -133,22 +132,6 @@ async fn a_replica_that_does_not_lead_reads_metrics_once_in_a_turn_while_all_is_
     let before = log.of("GET").iter().filter(is_query).count();
     assert_eq!(reconcile(&control.ctx, token.as_ref(), &autoscaler, &mut state).await, Some(Held));
     assert!(log.of("GET").iter().filter(is_query).count() > before);
-}
-
-/// The highest one within the window decides, whatever is below it.
-#[tokio::test]
-async fn a_replica_that_does_not_lead_rests_while_only_earlier_recommendations_were_lower() {
-    let (control, log) = World::new(3, Some(3), |_, _| None).run();
-    put(&control, "web", json!({"maxReplicas": 9}));
-    let of = (&control, &log);
-    for (earlier, reads) in [(2, false), (4, true)] {
-        let mut state = AutoscalerState::default();
-        assert!(follow(of, (0, 3), &mut state).await);
-        let time = control.ctx.clock.elapsed();
-        state.history.recommendations = vec![Recommendation { replicas: earlier, time }];
-        assert!(follow(of, (1, 3), &mut state).await, "a new turn");
-        assert_eq!(follow(of, (1, 3), &mut state).await, reads, "after {earlier}");
-    }
 }
 
 /// Where it has a fallback: that would come later after a takeover, by as much as a turn.
