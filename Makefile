@@ -321,7 +321,7 @@ release-sboms: $(CYCLONEDX) ## Those of the archives of a release, as its workfl
 licenses: $(DENY) ## Licences and sources of the dependencies
 	$(DENY) check licenses bans sources
 
-advisories: $(DENY) ## Known holes in the dependencies (fetches the RustSec database)
+advisories: $(DENY) ## Known vulnerabilities of the dependencies (fetches the RustSec database)
 	$(DENY) check advisories
 
 clean: ## Remove what was built, the real parts too
