@@ -173,7 +173,7 @@ simulate-fixed: ## The seeds of CI: 1 to 4 (SEEDS=8 in test-all), two days each,
 demo: ## The main job, live; KEEP=1 leaves it all up; NODE=1 has it in pods of a real node, which needs root
 ifneq ($(NODE),)
 	$(NEEDS_ROOT)
-	@echo "Building the node's parts, the demo and Plimsoll's image, which the first time takes about half an hour on two cores."
+	@echo "Building the node's parts, the demo and Plimsoll's image, which the first time takes 20 to 30 minutes on two cores."
 	@bed/build node >/dev/null
 	@$(TEST) --test node --no-run
 	@$(MAKE) --no-print-directory --silent image PROFILE=demo
