@@ -39,21 +39,15 @@ pub(super) fn normalize(
     };
     if stabilized == proposed {
         let message = "recommended size matches current size";
-        status.set(
+        status.set_constant(
             ConditionKind::AbleToScale,
             true,
             Reason::ReadyForNewScale,
-            format_args!("{message}"),
+            message,
             input.context.now,
         );
     } else {
-        status.set(
-            ConditionKind::AbleToScale,
-            true,
-            reason,
-            format_args!("{message}"),
-            input.context.now,
-        );
+        status.set_constant(ConditionKind::AbleToScale, true, reason, message, input.context.now);
     }
     let limited = match &input.context.spec.behavior {
         None => limit(input, current, stabilized),
@@ -62,11 +56,11 @@ pub(super) fn normalize(
     if limited.replicas != stabilized {
         trace.step(Step::Limited { replicas: limited.replicas, by: limited.reason.as_str() });
     }
-    status.set(
+    status.set_constant(
         ConditionKind::ScalingLimited,
         limited.replicas != stabilized,
         limited.reason,
-        format_args!("{}", limited.message),
+        limited.message,
         input.context.now,
     );
     limited.replicas

@@ -137,9 +137,7 @@ static ALL_SAID: LazyLock<Mutex<Interner<Said>>> = LazyLock::new(Mutex::default)
 const MAX_SHARED_MESSAGE: usize = 256;
 
 impl Said {
-    fn shared(reason: Cow<'static, str>, message: fmt::Arguments<'_>) -> Arc<Self> {
-        // Most texts are constant.
-        let message = message.as_str().map_or_else(|| message.to_string().into(), Cow::Borrowed);
+    fn shared(reason: Cow<'static, str>, message: Cow<'static, str>) -> Arc<Self> {
         let said = Self { reason, message };
         if said.reason.len() + said.message.len() > MAX_SHARED_MESSAGE {
             return said.into();
@@ -184,21 +182,44 @@ impl Status {
         message: fmt::Arguments<'_>,
         now: UnixMillis,
     ) {
+        let written = || message.as_str().map_or_else(|| message.to_string().into(), Cow::Borrowed);
+        self.put(kind, status, reason, now, |text| writes_as(message, text), written);
+    }
+
+    /// The same with a text that is constant: allocates nothing once it was said.
+    pub(super) fn set_constant(
+        &mut self,
+        kind: ConditionKind,
+        status: bool,
+        reason: Reason,
+        message: &'static str,
+        now: UnixMillis,
+    ) {
+        let reason = Cow::Borrowed(reason.as_str());
+        self.put(kind, status, reason, now, |text| text == message, || Cow::Borrowed(message));
+    }
+
+    /// Sets a condition to a text, which is `written` only if the present one is not the same.
+    fn put(
+        &mut self,
+        kind: ConditionKind,
+        status: bool,
+        reason: Cow<'static, str>,
+        now: UnixMillis,
+        is_same: impl FnOnce(&str) -> bool,
+        written: impl FnOnce() -> Cow<'static, str>,
+    ) {
         let Some(condition) = self.conditions.iter_mut().find(|c| c.kind == kind) else {
-            self.conditions.push(Condition {
-                kind,
-                status,
-                since: now,
-                said: Said::shared(reason, message),
-            });
+            let said = Said::shared(reason, written());
+            self.conditions.push(Condition { kind, status, since: now, said });
             return;
         };
         if condition.status != status {
             condition.status = status;
             condition.since = now;
         }
-        if condition.reason != reason || !writes_as(message, &condition.message) {
-            condition.said = Said::shared(reason, message);
+        if condition.reason != reason || !is_same(&condition.message) {
+            condition.said = Said::shared(reason, written());
         }
     }
 
@@ -251,7 +272,7 @@ impl Status {
                 kind: ConditionKind::from_api(&condition.type_)?,
                 status: condition.status == "True",
                 since: condition.last_transition_time.as_ref().map_or(0, millis),
-                said: Said::shared(reason.to_owned().into(), format_args!("{message}")),
+                said: Said::shared(reason.to_owned().into(), message.to_owned().into()),
             })
         };
         let mut conditions: Vec<_> =
