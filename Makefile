@@ -105,11 +105,18 @@ bench-programs: static
 bench: all-parts bench-programs ## Plimsoll and its peers side by side, on 1,000 autoscalers; writes target/bench/peers.json
 	@$(BENCH)
 
+# Counts instructions.
+VALGRIND := command -v valgrind >/dev/null || \
+	{ [ "$$(id -u)" = 0 ] && apt-get update -qq && apt-get install -y -qq --no-install-recommends valgrind; } >&2 || \
+	{ echo "install the package valgrind" >&2; exit 1; }
+
 bench-decide: ## One decision: its time, that it allocates nothing, and what the trace of the ledger adds, in instructions (valgrind); fails above 3 %
+	@$(VALGRIND)
 	$(CARGO) bench --locked --bench decide
 	@tests/decide-cost
 
 bench-serve: ## One GET of ten pods by selector, beside a static answer of the same bytes: its time, allocations and instructions (valgrind)
+	@$(VALGRIND)
 	$(CARGO) bench --locked --bench serve
 	@tests/serve-cost
 
@@ -118,7 +125,8 @@ bench-short: all-parts ## The benchmark in small, to see that it works
 	@target/release/bench --short
 
 # Cargo builds it with the end-to-end tests: CI has it.
-bench-smoke: parts ## What a small fleet costs in counts (queries, requests, bytes, allocations), against tests/bench-smoke.yaml; UPDATE=1 writes that
+bench-smoke: parts ## What a small fleet costs in counts (queries, requests, bytes, allocations, instructions), against tests/bench-smoke.yaml; UPDATE=1 writes that
+	@$(VALGRIND)
 	@$(E2E_BUILD) && $(TARGET)/debug/bench --smoke
 
 bench-large: parts bench-programs ## Plimsoll alone, on 10,000 autoscalers and 100,000 pods: start, memory, two replicas, failover; LARGE="3000 --decision-ledger-bytes=0" for fewer, and with flags

@@ -12,7 +12,7 @@ use std::time::Duration;
 const SIZE: Size = Size { autoscalers: 1_000, pods: 10 };
 const TURNS: usize = 5;
 /// How long requests are sent to a side over each number of connections.
-const EACH: Duration = Duration::from_secs(4);
+const EACH: Duration = Duration::from_secs(8);
 
 /// The loads of one side: in each turn, one for each of [`CONNECTIONS`], and the first requests.
 struct Served {
@@ -39,8 +39,8 @@ impl Served {
     }
 }
 
-/// Measures all sides, and prints a table and a line of JSON.
-pub async fn run() {
+/// Measures all sides, and prints a table and a line of JSON. Returns whether the aims are met in each turn.
+pub async fn run() -> bool {
     let world = World::start(SIZE, false).await;
     // No side is the static answer.
     let mut sides = [
@@ -89,6 +89,24 @@ pub async fn run() {
         "of_static": of_connections(&|index| ours.ratios(&constant, index)),
     });
     println!("bench-api: {line}");
+    let p99 = |index: usize| ours.figures(index, |load| millis(load.p99));
+    let errors: usize = [&ours, &constant]
+        .iter()
+        .flat_map(|side| side.turns.iter().flatten())
+        .map(|l| l.errors)
+        .sum();
+    let least = |values: Vec<f64>, bound: f64| values.iter().all(|value| *value >= bound);
+    let aims = [
+        ("no request failed", errors == 0),
+        ("1 connection: 80 % of the static answer", least(ours.ratios(&constant, 0), 0.8)),
+        ("16 connections: 50 times the peers", least(ours.ratios(&tuned, 1), 50.0)),
+        ("64 connections: 50 times the peers", least(ours.ratios(&tuned, 2), 50.0)),
+        ("16 connections: p99 below 5 ms", p99(1).iter().all(|p99| *p99 < 5.0)),
+    ];
+    for (aim, is_met) in aims {
+        println!("{aim}, in each turn: {}", if is_met { "met" } else { "not met" });
+    }
+    aims.iter().all(|(_, is_met)| *is_met)
 }
 
 /// The numbers of connections, and the first request for each workload.

@@ -26,7 +26,7 @@ const SEED: u64 = 1;
 const MOST_OF_FILE: f64 = 0.3;
 /// The most seconds for an autoscaler of many: 10 minutes for 1,000.
 const MOST_OF_EACH: f64 = 0.6;
-/// The most memory, in MB.
+/// The most memory, in MiB.
 const MOST_MEMORY: f64 = 300.0;
 
 /// Measures both, with so many autoscalers over Prometheus. Fails where a bound is exceeded.
@@ -42,7 +42,7 @@ pub async fn run(autoscalers: usize) -> ExitCode {
     for (name, figure, most) in [
         ("seconds from a file", &file["median_seconds"], MOST_OF_FILE),
         ("seconds over Prometheus", &prometheus["seconds"], MOST_OF_EACH * autoscalers as f64),
-        ("MB of memory", &prometheus["peak_mb"], MOST_MEMORY),
+        ("MiB of memory", &prometheus["peak_mib"], MOST_MEMORY),
     ] {
         let figure = figure.as_f64().expect("a number");
         if figure > most {
@@ -148,11 +148,11 @@ async fn over_prometheus(autoscalers: usize) -> Value {
         [seconds, after.1 - before.1, after.2 - before.2, peak, peak_memory(id)].map(round);
     println!(
         "a week of {autoscalers} autoscalers over Prometheus, with a decision each minute: {seconds} s\n  \
-         CPU: plimsoll {own} s, Prometheus {of_prometheus} s; peak memory: plimsoll {peak} MB, Prometheus {peak_of_prometheus} MB\n  \
+         CPU: plimsoll {own} s, Prometheus {of_prometheus} s; peak memory: plimsoll {peak} MiB, Prometheus {peak_of_prometheus} MiB\n  \
          {queries} requests; {high} reproduced with high trust"
     );
-    json!({"autoscalers": autoscalers, "seconds": seconds, "cpu_seconds": own, "peak_mb": peak,
-        "prometheus_cpu_seconds": of_prometheus, "prometheus_peak_mb": peak_of_prometheus,
+    json!({"autoscalers": autoscalers, "seconds": seconds, "cpu_seconds": own, "peak_mib": peak,
+        "prometheus_cpu_seconds": of_prometheus, "prometheus_peak_mib": peak_of_prometheus,
         "requests": queries, "high_trust": high})
 }
 

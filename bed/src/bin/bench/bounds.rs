@@ -53,13 +53,21 @@ const HEAD: &str = "\
 /// `UPDATE` in the environment the file is written instead.
 pub fn check(counts: &[Count]) -> ExitCode {
     let path = root().join(FILE);
+    let text = std::fs::read_to_string(&path).unwrap_or_default();
+    let file: Value = serde_saphyr::from_str(&text).unwrap_or_default();
     if std::env::var_os("UPDATE").is_some() {
+        // A raise is seen when it is made, and not in a diff of thirty lines.
+        for count in counts {
+            if let Some(Bound { bound, .. }) = bound_of(&file[&count.name])
+                && count.measured > bound
+            {
+                println!("RAISED above its bound of {bound}: {}, {}", count.name, count.measured());
+            }
+        }
         std::fs::write(&path, written(counts)).expect("a file");
         println!("written to {FILE}");
         return ExitCode::SUCCESS;
     }
-    let text = std::fs::read_to_string(&path).unwrap_or_default();
-    let file: Value = serde_saphyr::from_str(&text).unwrap_or_default();
     let mut wrong = Vec::new();
     println!("\n{:<60} {:>12} {:>12}", "", "counted", "bound");
     for count in counts {

@@ -128,7 +128,7 @@ const COLUMNS: [(&str, &str); 7] = [
     ("API server requests a round", "apiserver_requests_per_round"),
     ("evaluation, s a round", "prometheus_evaluation_seconds_per_round"),
     ("lag, p99, s", "lag_p99_seconds"),
-    ("peak memory, MB", "peak_memory_mb"),
+    ("peak memory, MiB", "peak_memory_mib"),
 ];
 
 /// A row for each, with the figures of Plimsoll and of the peers in one cell.

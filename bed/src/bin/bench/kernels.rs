@@ -1,4 +1,4 @@
-//! What the parts of an evaluation allocate, which no clock changes.
+//! What the parts of an evaluation allocate, and the instructions that they take, which no clock changes.
 
 #[path = "../../../../benches/cases/queries.rs"]
 mod queries;
@@ -13,11 +13,76 @@ use plimsoll::promql::shape::{Arguments, ShapedQuery};
 use plimsoll::samples::{QueryResult, Table};
 use queries::{query, response};
 use std::collections::BTreeSet;
+use std::hint::black_box;
+use std::process::Command;
 use std::sync::Arc;
 
 const QUERIES: usize = 1_000;
 /// The workloads of a response, each with ten pods.
 const WORKLOADS: usize = 1_000;
+
+const PARSED: &str = "a query parsed";
+const DECODED: &str = "100 series decoded";
+/// How often a kernel runs for its instructions: once more often than the other time, so that its preparation is not counted.
+const TIMES: [usize; 2] = [100, 300];
+
+/// Runs a kernel: a case of decisions, or one of the others.
+pub fn repeat(kernel: &str, times: usize) {
+    match kernel {
+        PARSED => {
+            let text = query(0);
+            (0..times).for_each(|_| drop(black_box(ShapedQuery::of(black_box(&text)))));
+        }
+        DECODED => {
+            let body = response(10);
+            let read = || Table::read(black_box(body.as_bytes())).expect("a response");
+            (0..times).for_each(|_| drop(black_box(read())));
+        }
+        _ => {
+            let (_, metric, behavior, traced) = workload::cases()
+                .into_iter()
+                .find(|(name, ..)| *name == kernel)
+                .expect("the name of a kernel");
+            let of = workload::Workload::new(10, metric, behavior);
+            of.with_evaluations(traced, |evaluate| (0..times).for_each(|_| evaluate()));
+        }
+    }
+}
+
+/// Counts the instructions of each kernel, by Valgrind: of this build, which is not optimized. More of them are more of an optimized one.
+pub fn instructions() -> Vec<Count> {
+    let cases = workload::cases().map(|(name, ..)| name);
+    let kernels = cases.into_iter().chain([PARSED, DECODED]);
+    kernels
+        .map(|kernel| {
+            let [few, many] = TIMES.map(|times| collected(kernel, times));
+            let measured = (many - few) / (TIMES[1] - TIMES[0]) as f64;
+            let name = match kernel {
+                PARSED | DECODED => format!("{kernel}: instructions"),
+                _ => format!("a decision, {kernel}: instructions"),
+            };
+            // Hashes are seeded anew in each process.
+            Count { name, measured: measured.round(), slack: Slack { share: 0.05, more: 0.0 } }
+        })
+        .collect()
+}
+
+/// The instructions of this program when it runs a kernel so many times.
+fn collected(kernel: &str, times: usize) -> f64 {
+    let program = std::env::current_exe().expect("this program");
+    let mut command = Command::new("valgrind");
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    let output = command
+        .arg(program)
+        .args(["--kernel", kernel, &times.to_string()])
+        .output()
+        .expect("valgrind runs: it is a package of this name");
+    let text = String::from_utf8_lossy(&output.stderr);
+    let collected = text.lines().find_map(|line| line.split_once("Collected : "));
+    collected
+        .and_then(|(_, number)| number.trim().parse().ok())
+        .unwrap_or_else(|| panic!("valgrind counts nothing: {text}"))
+}
 
 /// Counts the allocations of decisions, of planning, and of reading a response.
 pub fn counts() -> Vec<Count> {

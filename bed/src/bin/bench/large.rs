@@ -37,8 +37,8 @@ fn bounds(flags: &[String]) -> [(&'static str, f64); 9] {
     [
         ("start_to_first_decision_of_each_seconds", 15.0),
         ("start_to_all_statuses_seconds", 60.0),
-        ("peak_memory_mb", memory),
-        ("second_replica_peak_memory_mb", memory),
+        ("peak_memory_mib", memory),
+        ("second_replica_peak_memory_mib", memory),
         ("cpu_share", 1.0),
         ("failover_statuses_written", 0.0),
         ("failover_scales_written", 0.0),
@@ -71,7 +71,7 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
         all.extend(more);
     };
     add(start);
-    add(json!({"memory_mb": fine(memory(running.processes[0].1.program_id()))}));
+    add(json!({"memory_mib": fine(memory(running.processes[0].1.program_id()))}));
 
     let port = free_port();
     let mut second = sides::start_replica(&world, port, flags);
@@ -97,7 +97,7 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
 
     let leader = running.processes.remove(0);
     // Of all of its life.
-    add(json!({"peak_memory_mb": fine(peak_memory(leader.1.program_id()))}));
+    add(json!({"peak_memory_mib": fine(peak_memory(leader.1.program_id()))}));
     leader.1.signal("KILL");
     add(fail_over(&world, port).await);
     println!();
@@ -152,7 +152,7 @@ async fn start(
         "start_to_first_decision_of_each_seconds": each.ok().map(fine),
         "start_to_scales_written_seconds": seconds(scaled),
         "start_to_all_statuses_seconds": seconds(written),
-        "start_peak_memory_mb": fine(peak),
+        "start_peak_memory_mib": fine(peak),
     })
 }
 
@@ -225,7 +225,7 @@ fn of_two(one: &Block, two: &Block, idle: &Block) -> Value {
         "two_replicas_evaluation": ratio(&|block| block.asked.seconds),
         "two_replicas_prometheus_cpu": ratio(&cpu("prometheus")),
         "second_replica_cpu_share": fine(cpu("second")(two) / two.seconds()),
-        "second_replica_peak_memory_mb": two.memory.get("second").copied().map(fine),
+        "second_replica_peak_memory_mib": two.memory.get("second").copied().map(fine),
     })
 }
 

@@ -17,7 +17,7 @@ pub struct Block {
     pub asked: Asked,
     /// Requests that kube-apiserver served.
     pub api_requests: f64,
-    /// The peak memory of each process of the side, in MB.
+    /// The peak memory of each process of the side, in MiB.
     pub memory: BTreeMap<&'static str, f64>,
     /// The p99 of the delay between the time that an evaluation is due and its start.
     pub lag_p99: Option<f64>,
@@ -232,12 +232,12 @@ fn ticks(process: &str, first: usize) -> f64 {
     ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }
 
-/// The peak memory of a process, in MB.
+/// The peak memory of a process, in MiB.
 pub fn peak_memory(id: u32) -> f64 {
     memory_of(id, "VmHWM:")
 }
 
-/// The resident memory of a process, in MB.
+/// The resident memory of a process, in MiB.
 pub fn memory(id: u32) -> f64 {
     memory_of(id, "VmRSS:")
 }

@@ -23,7 +23,7 @@ pub struct Plan {
 /// again.
 const MAX_EVENTS: f64 = 20.0;
 const MAX_RECOVERY: Duration = Duration::from_secs(30);
-/// How much the memory may grow from the second quarter of an outage to the last: a factor and MB.
+/// How much the memory may grow from the second quarter of an outage to the last: a factor and MiB.
 const MAX_GROWTH: (f64, f64) = (1.1, 8.0);
 /// The time of one observation.
 const SPAN: Duration = Duration::from_secs(10);
@@ -36,7 +36,7 @@ struct SpanCounts {
     events: f64,
     statuses: f64,
     lines: f64,
-    /// In MB, at the end.
+    /// In MiB, at the end.
     memory: f64,
 }
 
@@ -79,8 +79,8 @@ impl Phase {
             "most_events_per_second": fine(self.most(|span| span.events)),
             "status_writes_per_second": fine(self.rate(|span| span.statuses)),
             "log_lines_per_second": fine(self.rate(|span| span.lines)),
-            "peak_memory_mb": fine(self.peak()),
-            "memory_mb_second_and_last_quarter": [fine(second), fine(last)],
+            "peak_memory_mib": fine(self.peak()),
+            "memory_mib_second_and_last_quarter": [fine(second), fine(last)],
         })
     }
 }
@@ -119,7 +119,7 @@ pub async fn run(plan: Plan) -> ExitCode {
     for phase in &phases {
         let [second, last] = phase.quarters();
         if phase.name.ends_with("away") && last > second * MAX_GROWTH.0 + MAX_GROWTH.1 {
-            faults.push(format!("{}: memory grew from {second:.0} to {last:.0} MB", phase.name));
+            faults.push(format!("{}: memory grew from {second:.0} to {last:.0} MiB", phase.name));
         }
         let most = phase.most(|span| span.events);
         if most > MAX_EVENTS {
@@ -245,7 +245,7 @@ fn print(plan: Plan, phases: &[Phase], again: [(&str, Option<Duration>); 2], fau
     );
     println!(
         "{:<22} {:>9} {:>12} {:>10} {:>9} {:>9}",
-        "", "events/s", "most events", "statuses/s", "log/s", "peak MB"
+        "", "events/s", "most events", "statuses/s", "log/s", "peak MiB"
     );
     for phase in phases {
         println!(

@@ -43,7 +43,7 @@ pub struct Summary {
     pub requests: f64,
     pub api_requests: f64,
     pub query_seconds: f64,
-    /// Peak memory in MB, of all processes and of each.
+    /// Peak memory in MiB, of all processes and of each.
     pub memory: f64,
     pub memory_of: BTreeMap<&'static str, f64>,
     pub lag_p99: Option<f64>,
@@ -152,7 +152,7 @@ impl Report {
         row("requests to Prometheus a round", &|s| s.requests);
         row("seconds of evaluation a round", &|s| s.query_seconds);
         row("API server requests a round", &|s| s.api_requests);
-        row("peak memory, MB", &|s| s.memory);
+        row("peak memory, MiB", &|s| s.memory);
         let turns = [&self.plimsoll_api, &self.tuned_api, &self.defaults_api];
         for (index, connections) in CONNECTIONS.iter().enumerate() {
             let kinds: [(&str, Loads); 2] =
@@ -261,7 +261,7 @@ pub fn alone(size: Size, idle: &Block, block: &Block) -> Value {
         "cpu_ms_per_decision": of("plimsoll"),
         "prometheus_cpu_ms_per_decision": of("prometheus"),
         "stack_cpu_ms_per_decision": fine(summary.stack),
-        "peak_memory_mb": round(summary.memory),
+        "peak_memory_mib": round(summary.memory),
         "prometheus_requests_per_round": round(summary.requests),
         "prometheus_evaluation_seconds_per_round": fine(summary.query_seconds),
         "apiserver_requests_per_round": round(summary.api_requests),

@@ -16,12 +16,12 @@ use crate::decided;
 use crate::measure::{Block, Meter};
 use crate::report::summary;
 use crate::round::{ROUND, show_progress};
+use crate::sides::{Running, of_plimsoll, start_plimsoll_with};
 use crate::world::{Size, World};
 use bed::random::Random;
 use mix::App;
 use result::OfSeed;
 use side::Side;
-use std::process::ExitCode;
 use std::time::SystemTime;
 use step::Steps;
 
@@ -35,6 +35,8 @@ pub struct Plan {
     pub with_autoscalers: bool,
 }
 
+/// The least share of the decisions that the sync period has, for a side that keeps up.
+const LEAST_DECISIONS: f64 = 0.85;
 /// Without any side, before each of the first seed.
 const IDLE_ROUNDS: usize = 1;
 
@@ -44,8 +46,8 @@ pub fn drawn_seed() -> u64 {
     Random(time.as_nanos() as u64).next_u64() % 1_000_000
 }
 
-/// Measures all sides on each seed, and prints the table and the line of ratios.
-pub async fn run(plan: Plan) -> ExitCode {
+/// Measures all sides on each seed, and prints the table and the line of ratios. Returns whether the aims are met.
+pub async fn run(plan: Plan) -> bool {
     mix::print();
     let mut world = World::without_workloads(plan.size).await;
     world.make_workloads().await;
@@ -62,8 +64,7 @@ pub async fn run(plan: Plan) -> ExitCode {
         }
         measured.push(of_seed(&mut world, &plan, (*seed, is_first), &sides, &mut idle).await);
     }
-    report::print(plan.size, &measured, &idle);
-    ExitCode::SUCCESS
+    report::print(plan.size, &measured, &idle)
 }
 
 /// Measures these sides on a seed; on the first one also what an idle stack uses before each of them, and steps.
@@ -93,7 +94,7 @@ async fn of_seed(
         decided::wait(world, name, side.path(), pods).await;
         tokio::time::sleep(ROUND).await;
         let block = Meter::new(world, Some(&running)).measure(rounds).await;
-        let least = (plan.size.autoscalers * (rounds - 1)) as f64;
+        let least = LEAST_DECISIONS * (plan.size.autoscalers * rounds) as f64;
         assert!(block.decisions() >= least, "{name}: {} decisions", block.decisions());
         decided::wait(world, name, side.path(), pods).await;
         let took = if is_first && side.is_compared() {
@@ -119,6 +120,14 @@ async fn of_seed(
         of.sides.push((*side, block, took));
     }
     of
+}
+
+/// Plimsoll with these flags and with Autoscalers of the first mix, on a fleet without any.
+pub async fn start_in_small(world: &mut World, flags: &[&str]) -> Running {
+    let (size, apps) = (world.size, mix::deal(world.size.autoscalers, 1));
+    expose(world, size, &apps).await;
+    Side::Autoscalers.make_objects(world, &apps).await;
+    of_plimsoll(world, start_plimsoll_with(world, &rules::usage(), flags))
 }
 
 /// Exposes the metrics, as they are without a step, to an empty Prometheus, and waits until it has them all.

@@ -19,6 +19,8 @@ struct Figures {
 
 /// How far the stack's CPU a decision of two seeds may be apart.
 const WITHIN: f64 = 0.2;
+/// How many times Plimsoll's CPU a decision that of each peer is at least, over the whole stack, on a fleet of this size or more.
+const LEAST_RATIO: (f64, usize) = (10.0, 1_000);
 
 fn figures(size: Size, seeds: &[&OfSeed], idle: &[Block], side: Side) -> Option<Figures> {
     let mut steps = Steps::default();
@@ -37,8 +39,8 @@ fn figures(size: Size, seeds: &[&OfSeed], idle: &[Block], side: Side) -> Option<
 
 type Row<'a> = (&'a str, &'a dyn Fn(&Figures) -> f64);
 
-/// Prints all, and writes target/bench/mixed.json. `idle` is the stack without a side.
-pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) {
+/// Prints all, and writes target/bench/mixed.json. `idle` is the stack without a side. Returns whether the aims are met.
+pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) -> bool {
     let all: Vec<&OfSeed> = seeds.iter().collect();
     let of = |seeds: &[&OfSeed]| -> Vec<Figures> {
         Side::ALL.iter().filter_map(|side| figures(size, seeds, idle, *side)).collect()
@@ -113,11 +115,8 @@ pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) {
         ("requests to Prometheus a round", &|f| f.summary.requests),
         ("seconds of evaluation a round", &|f| f.summary.query_seconds),
         ("API server requests a round", &|f| f.summary.api_requests),
-        ("peak memory, MB", &|f| f.summary.memory),
-        ("  without kube-controller-manager, MB", &|f| {
-            let manager = f.summary.memory_of.get("kube-controller-manager");
-            f.summary.memory - manager.copied().unwrap_or(0.0)
-        }),
+        ("peak memory, MiB", &|f| f.summary.memory),
+        ("  without kube-controller-manager, MiB", &own_memory),
         ("step to scale, median, s", &|f| f.steps.quantile(0.5)),
         ("step to scale, p90, s", &|f| f.steps.quantile(0.9)),
         ("step to scale, slowest, s", &|f| f.steps.quantile(1.0)),
@@ -158,7 +157,10 @@ pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) {
             "prometheus_requests_per_round": of(&|f| f.summary.requests, 0.0),
             // Plimsoll may need no request at all: count at least one.
             "apiserver_requests_per_round": of(&|f| f.summary.api_requests, 1.0),
-            "memory": of(&|f| f.summary.memory, 0.0),
+            // A cluster with Plimsoll has a kube-controller-manager, too.
+            "memory": of(&own_memory, 0.0),
+            "memory_with_kube_controller_manager": of(&|f| f.summary.memory, 0.0),
+            "prometheus_evaluation_per_round": of(&|f| f.summary.query_seconds, 0.0),
             "step_median": of(&|f| f.steps.quantile(0.5), 0.0),
             "step_p90": of(&|f| f.steps.quantile(0.9), 0.0),
         })
@@ -190,6 +192,25 @@ pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) {
     std::fs::write(&file, format!("{text:#}\n")).expect("a file");
     println!("\nwritten to target/bench/mixed.json");
     println!("bench-mixed: {line}");
+    let (least, size_of_aim) = LEAST_RATIO;
+    let ratio = |peer: &Figures| peer.summary.stack / totals[0].summary.stack;
+    let is_met = totals[1..Side::COMPARED].iter().all(|peer| ratio(peer) >= least);
+    let missing: usize = totals.iter().map(|figures| figures.steps.missing).sum();
+    let aims = [
+        ("the seeds are within 20 %", stacks.len() < 2 || agree),
+        ("the peers take ten times the CPU", size.autoscalers < size_of_aim || is_met),
+        ("each step had its scale", missing == 0),
+    ];
+    for (aim, is_met) in aims {
+        println!("{aim}: {}", if is_met { "met" } else { "not met" });
+    }
+    aims.iter().all(|(_, is_met)| *is_met)
+}
+
+/// The peak memory of the processes that only this side has.
+fn own_memory(of: &Figures) -> f64 {
+    let manager = of.summary.memory_of.get("kube-controller-manager");
+    of.summary.memory - manager.copied().unwrap_or(0.0)
 }
 
 /// The processes of all sides, and their rows.

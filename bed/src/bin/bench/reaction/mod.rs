@@ -27,7 +27,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const SPREAD: f64 = 60.0;
 
 /// Measures this number of steps for each case and side.
-pub async fn run(steps: usize) {
+pub async fn run(steps: usize) -> bool {
     let size = Size { autoscalers: SIDES.len() * CASES.len() * steps, pods: PODS };
     let world = World::scraped(size, false, 0.0, &[("every-5s", 5), ("every-15s", 15)]).await;
     make_autoscalers(&world, steps).await;
@@ -71,7 +71,7 @@ pub async fn run(steps: usize) {
         mean(&client, manager_port, theirs, "action=\"scale_up\"").await,
     ];
     let writes = std::mem::take(&mut *writes.lock().expect("no panic"));
-    let mut reactions = BTreeMap::new();
+    let (mut reactions, mut missing) = (BTreeMap::new(), 0);
     for (side, name) in SIDES.iter().enumerate() {
         for (number, case) in CASES.into_iter().enumerate() {
             let mut measured = Vec::new();
@@ -82,7 +82,10 @@ pub async fn run(steps: usize) {
                     Parts::of(&world, app, case, stepped[&app], of_app, decisions[side]).await;
                 match found {
                     Some(parts) => measured.push(parts),
-                    None => eprintln!("  app-{app} of {name} did not react: {of_app:?}"),
+                    None => {
+                        missing += 1;
+                        eprintln!("  app-{app} of {name} did not react: {of_app:?}");
+                    }
                 }
             }
             reactions.insert((case, *name), Reaction::of(&measured));
@@ -95,6 +98,8 @@ pub async fn run(steps: usize) {
         std::fs::write(file, picture::svg(&reactions)).expect("a file");
         println!("written to docs/images/reaction.svg");
     }
+    println!("each step had its scale: {}", if missing == 0 { "met" } else { "not met" });
+    missing == 0
 }
 
 /// The times of the replicas of each workload, in Unix seconds.
