@@ -183,6 +183,7 @@ ifneq ($(NODE),)
 	$(NEEDS_ROOT)
 	@echo "Building the node's parts, the demo and Plimsoll's image, which the first time takes 20 to 30 minutes on two cores."
 	@bed/build node >/dev/null
+	@echo "The parts are there. Building the demo and Plimsoll's image, which the first time takes up to 8 minutes more."
 	@$(TEST) --test node --no-run
 	@$(MAKE) --no-print-directory --silent image PROFILE=demo
 	@# Cargo waits for the program, which takes Ctrl-C and removes the node.

@@ -148,6 +148,7 @@ fn told(error: &kube::Error) -> String {
                 "{text}; the ClusterRole edit gives the right in its namespace, as does plimsoll:pauser"
             )
         }
+        409 if status.reason == "AlreadyExists" => format!("{text}; kubectl edit changes it"),
         _ => text,
     }
 }
@@ -156,6 +157,19 @@ fn told(error: &kube::Error) -> String {
 mod tests {
     use super::*;
     use kube::core::Status;
+
+    #[test]
+    fn what_exists_can_be_edited() {
+        let status =
+            Status::failure("autoscalers.plimsoll.dev \"web\" already exists", "AlreadyExists");
+        let error =
+            api_error("autoscaler shop/web")(kube::Error::Api(status.with_code(409).boxed()));
+        let text = error.to_string();
+        assert!(
+            text.ends_with("already exists; kubectl edit changes it; nothing was written"),
+            "{text}"
+        );
+    }
 
     #[test]
     fn a_refusal_is_said_once_and_names_the_role() {

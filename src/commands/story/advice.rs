@@ -99,8 +99,12 @@ const ADVICE: &[Advice] = &[
         "kubectl get --raw of the metric: no series has the labels of that object",
     ),
     of("InvalidMetricSourceType", "", "a type of metric that this version does not know"),
-    of("FailedGetScale", "", "the target is gone, or its kind has no /scale"),
-    of("", "get the target's current scale", "the target is gone, or its kind has no /scale"),
+    of("FailedGetScale", "", "the target does not exist, or its kind has no /scale"),
+    of(
+        "",
+        "get the target's current scale",
+        "the target does not exist, or its kind has no /scale",
+    ),
     of(
         "InvalidSelector",
         "",

@@ -381,7 +381,8 @@ pub fn constraint(constraint: &ApiConstraint, decision: &Decision) -> String {
         }
         "PodsNotKnown" => "no pod is removed while the pods are not known yet".to_owned(),
         "MetricsWereAway" => {
-            "no pod is removed before the metrics are back for as long as they were away".to_owned()
+            "no pod is removed until the metrics have been available for as long as they were not"
+                .to_owned()
         }
         "RollingOut" => "spec.rollouts holds the replicas during a rollout".to_owned(),
         "Fallback" => {

@@ -85,7 +85,7 @@ fn also_held(decision: &Decision, step: &ApiConstraint) -> Option<&'static str> 
     }
     match decision.would_change.as_ref()?.fewer.prevented_by.as_deref()? {
         "MetricsWereAway" => {
-            Some("; also: not before the metrics are back for as long as they were away")
+            Some("; also: not until the metrics have been available for as long as they were not")
         }
         "PodsNotKnown" => Some("; also: not while the pods are not known yet"),
         _ => None,
@@ -251,7 +251,7 @@ fn prevented(turn: &Turn, decision: &Decision, up: bool) -> String {
         "RollingOut" => "not during a rollout (spec.rollouts)".to_owned(),
         "PodsNotKnown" => "not while the pods are not known yet".to_owned(),
         "MetricsWereAway" => {
-            "not before the metrics are back for as long as they were away".to_owned()
+            "not until the metrics have been available for as long as they were not".to_owned()
         }
         "ScaleUpLimit" | "ScaleDownLimit" => {
             format!("not while the policies of {direction} allow none")

@@ -149,7 +149,7 @@ function prevented(turn, isMore, decision) {
       return `${nameOf(metric, decision)} asks for ${metric.proposedReplicas}`;
     case "RollingOut": return "not during a rollout (spec.rollouts)";
     case "PodsNotKnown": return "not while the pods are not known yet";
-    case "MetricsWereAway": return "not before the metrics are back for as long as they were away";
+    case "MetricsWereAway": return "not until the metrics have been available for as long as they were not";
     case "ScaleUpLimit":
     case "ScaleDownLimit": return `not while the policies of ${direction} allow none`;
     case "Frozen": return "not while all scales are frozen";
