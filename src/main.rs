@@ -34,7 +34,7 @@ fn main() -> ExitCode {
     let matches = command_line().try_get_matches_from(&arguments);
     let command = match matches.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli.command,
-        Err(error) => return usage_error(&error, &arguments),
+        Err(error) => return usage_error(error, &arguments),
     };
     match command {
         Command::Crd => print(plimsoll::crd::custom_resource_definitions_yaml(), ExitCode::SUCCESS),
@@ -84,7 +84,9 @@ fn command_line() -> clap::Command {
 }
 
 /// Prints the error of a command line, or the requested help.
-fn usage_error(error: &clap::Error, arguments: &[std::ffi::OsString]) -> ExitCode {
+fn usage_error(mut error: clap::Error, arguments: &[std::ffi::OsString]) -> ExitCode {
+    // That a flag could be a value, after `--`: it would become the reason of a freeze, or one more name.
+    error.remove(ContextKind::Suggested);
     let _ = error.print();
     let flag_first = arguments[1].to_str().is_some_and(|first| first.starts_with('-'));
     if flag_first && error.kind() == ErrorKind::UnknownArgument {
@@ -98,6 +100,18 @@ fn usage_error(error: &clap::Error, arguments: &[std::ffi::OsString]) -> ExitCod
         && !value.starts_with('-')
     {
         complain("\n  tip: write -f before each file");
+    }
+    if let Some(ContextValue::String(value)) = wrong
+        && error.kind() == ErrorKind::UnknownArgument
+        && arguments.iter().any(|argument| argument == "freeze" || argument == "thaw")
+    {
+        match &**value {
+            "-n" | "--namespace" | "-A" | "--all-namespaces" => complain(
+                "\n  tip: a freeze is of all namespaces; kubectl plimsoll pause is of one Autoscaler",
+            ),
+            value if !value.starts_with('-') => complain("\n  tip: write the reason in quotes"),
+            _ => {}
+        }
     }
     if let Some(ContextValue::String(value)) = wrong
         && matches!(&**value, "true" | "false")

@@ -42,6 +42,9 @@ pub struct Report {
     /// The query of counters, where its window follows Prometheus.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub counter_query: Option<String>,
+    /// Whether Prometheus, which a flag names, failed for one of these.
+    #[serde(skip)]
+    is_incomplete: bool,
     /// What was checked, such as `the configuration`.
     #[serde(skip)]
     checked: Vec<&'static str>,
@@ -58,7 +61,8 @@ pub async fn run(flags: &CheckFlags) -> (String, bool) {
         // Objects, rules and answers are texts of others.
         OutputFormat::Text => plain_lines(&report.to_string()),
     };
-    let is_good = report.errors.is_empty() && (!flags.strict || report.warnings.is_empty());
+    let is_clean = report.warnings.is_empty() && !report.is_incomplete;
+    let is_good = report.errors.is_empty() && (!flags.strict || is_clean);
     (text, is_good)
 }
 
@@ -248,6 +252,7 @@ async fn check_objects(
     found.warnings.retain(|warning| !known.contains(warning));
     report.warnings.append(&mut found.warnings);
     report.not_checked.append(&mut found.not_checked);
+    report.is_incomplete |= found.is_incomplete;
 }
 
 /// Takes the window of counters that the scrape intervals of Prometheus ask for, as the server does.

@@ -68,4 +68,6 @@ pub struct Findings {
     pub warnings: Vec<String>,
     /// What could not be looked at, and why.
     pub not_checked: Vec<String>,
+    /// Whether one of these failed that a flag asks for.
+    pub is_incomplete: bool,
 }

@@ -28,7 +28,7 @@ pub async fn check(
             };
             if object.namespace.is_empty() {
                 found.not_checked.push(object.about(&format!(
-                    "{field}: when its query was empty: it has no namespace: give metadata.namespace or --namespace"
+                    "{field}: whether its query was empty: it has no namespace: give metadata.namespace or --namespace"
                 )));
                 continue;
             }
@@ -39,9 +39,11 @@ pub async fn check(
                     let asked = asked(queries, &object.namespace);
                     found.warnings.push(object.about(&format!("{field}: {} {asked}", gaps.text())));
                 }
-                Err(error) => found
-                    .not_checked
-                    .push(object.about(&format!("{field}: when its query was empty: {error}"))),
+                Err(error) => {
+                    let text = format!("{field}: whether its query was empty: {error}");
+                    found.not_checked.push(object.about(&text));
+                    found.is_incomplete = true;
+                }
             }
         }
     }

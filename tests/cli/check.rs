@@ -110,7 +110,7 @@ fn check_says_what_was_checked_and_what_was_not() {
     let (code, text) = check_objects(&both, &[UNREACHABLE]);
     assert_eq!(code, Some(0), "{text}");
     for expected in [
-        "not checked: autoscaler web: spec.customMetrics[0].metricName: when its query was empty: it has no namespace",
+        "not checked: autoscaler web: spec.customMetrics[0].metricName: whether its query was empty: it has no namespace",
         "not checked: metricrule requests: whether Prometheus has its series",
     ] {
         assert!(text.contains(expected), "{text}");
@@ -121,6 +121,8 @@ fn check_says_what_was_checked_and_what_was_not() {
         text.contains("not checked: autoscaler shop/web") && !text.contains("no namespace"),
         "{text}"
     );
+    let (code, _) = check_objects(AUTOSCALER, &["--namespace=shop", UNREACHABLE, "--strict"]);
+    assert_eq!(code, Some(1), "what could not be checked");
     let named = AUTOSCALER.replace("name: web}\nspec", "name: web, namespace: other}\nspec");
     let (code, text) = check_objects(&named, &["-n", "shop"]);
     assert_eq!(code, Some(1), "{text}");

@@ -16,7 +16,7 @@ fn convert_fails_if_an_object_was_left_out() {
         assert!(output.stdout.is_empty());
         let error = String::from_utf8(output.stderr).unwrap();
         let expected =
-            "error: HorizontalPodAutoscaler /web: left out: spec.behavior.scaleDown.selectPolicy";
+            "error: HorizontalPodAutoscaler web: left out: spec.behavior.scaleDown.selectPolicy";
         assert!(error.contains(expected), "{error}");
     }
     assert_eq!(plimsoll(&["convert"]).status.code(), Some(2));

@@ -161,7 +161,11 @@ fn convert_object(object: &Value, converted: &mut Converted) {
         origins: Vec::new(),
     };
     let what = if kind.is_empty() { "an object" } else { kind.as_str() };
-    let about = format!("{what} {}/{}", conversion.namespace, conversion.name);
+    let name = match &*conversion.namespace {
+        "" => conversion.name.clone(),
+        namespace => format!("{namespace}/{}", conversion.name),
+    };
+    let about = if name.is_empty() { what.to_owned() } else { format!("{what} {name}") };
     if let Some(maker) = objects::maker(object) {
         converted.note(&format!("{about}: left out: {maker} made it, and makes it again"));
         return;

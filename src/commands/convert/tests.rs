@@ -419,7 +419,7 @@ fn an_hpa_of_either_version_keeps_its_spec() {
     let metric = &made.objects[0]["spec"]["metrics"][0];
     assert_eq!(metric["resource"]["target"]["averageUtilization"], 70);
     assert_eq!(made.objects[1].get("status"), None);
-    assert!(made.notes.iter().any(|note| note.contains("Pod /c (v1): left out")));
+    assert!(made.notes.iter().any(|note| note.contains("Pod c (v1): left out")));
 }
 
 #[test]

@@ -96,6 +96,9 @@ pub fn write_error(object: impl Into<String>) -> impl FnOnce(kube::Error) -> Ope
     |error| {
         let written = match is_indeterminate(&error) && !is_unsent(&error) {
             true => "; whether it was written is not known: run it again",
+            false if matches!(&error, kube::Error::Api(status) if status.reason == "AlreadyExists") => {
+                "; nothing was written: kubectl edit changes it"
+            }
             false => UNWRITTEN,
         };
         OperateError::Api { object, error, written }
@@ -148,7 +151,6 @@ fn told(error: &kube::Error) -> String {
                 "{text}; the ClusterRole edit gives the right in its namespace, as does plimsoll:pauser"
             )
         }
-        409 if status.reason == "AlreadyExists" => format!("{text}; kubectl edit changes it"),
         _ => text,
     }
 }
@@ -163,9 +165,12 @@ mod tests {
         let status =
             Status::failure("autoscalers.plimsoll.dev \"web\" already exists", "AlreadyExists");
         let error =
-            api_error("autoscaler shop/web")(kube::Error::Api(status.with_code(409).boxed()));
+            write_error("autoscaler shop/web")(kube::Error::Api(status.with_code(409).boxed()));
         let text = error.to_string();
-        assert!(text.ends_with("already exists; kubectl edit changes it"), "{text}");
+        assert!(
+            text.ends_with("already exists; nothing was written: kubectl edit changes it"),
+            "{text}"
+        );
     }
 
     #[test]

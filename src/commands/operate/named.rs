@@ -347,10 +347,15 @@ fn kind_and_name(text: &str) -> Result<(AutoscalerKind, String), OperateError> {
     let Some(kind) = kind_of(kind) else {
         let types = ["autoscaler", "hpa", "horizontalpodautoscaler"].map(str::to_owned);
         let hint = nearest(&kind.to_ascii_lowercase(), types.into_iter());
-        let hint = hint.map(|known| format!("; did you mean {known}/{name}?"));
+        let hint = match (hint, &*kind.to_ascii_lowercase()) {
+            (Some(known), _) => format!("; did you mean {known}/{name}?"),
+            (None, "deployment" | "deployments" | "deploy" | "statefulset" | "sts") => {
+                "; kubectl get autoscalers lists which Autoscaler scales it".to_owned()
+            }
+            (None, _) => format!("; did you mean {name} -n {kind}?"),
+        };
         return Err(OperateError::Refused(format!(
-            "{kind}/{name}: NAME of an Autoscaler or hpa/NAME was expected{}",
-            hint.unwrap_or_default()
+            "{kind}/{name}: NAME of an Autoscaler or hpa/NAME was expected{hint}"
         )));
     };
     match name.is_empty() || name.contains('/') {

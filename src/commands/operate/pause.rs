@@ -42,7 +42,9 @@ impl<'a> Changed<'a> {
         let object = plain(&named.object()).into_owned();
         if named.kind == AutoscalerKind::Hpa {
             return Err(OperateError::Refused(format!(
-                "{object}: only an Autoscaler has a mode; a HorizontalPodAutoscaler is executed by kube-controller-manager"
+                "{object}: only an Autoscaler can be paused; to hold this: kubectl -n {} patch hpa {} --type=merge -p \
+                 '{{\"spec\":{{\"behavior\":{{\"scaleUp\":{{\"selectPolicy\":\"Disabled\"}},\"scaleDown\":{{\"selectPolicy\":\"Disabled\"}}}}}}}}'",
+                named.namespace, named.name
             )));
         }
         let autoscalers = Api::namespaced(named.cluster.client.clone(), &named.namespace);

@@ -98,8 +98,8 @@ fn more(account: &Account, metric: &Metric) -> Vec<String> {
     if account.ends_later() {
         more.push(format!("measured at {}, the end of the run", date(last(decision))));
     } else if let Some(age) = metric.newest_sample_age.as_deref().and_then(age) {
-        // At the decision, which may be a minute ago.
-        more.push(format!("{} old then", span(age)));
+        // The decision may be of a minute ago.
+        more.push(format!("{} old at the decision", span(age)));
     }
     if let Some(ratio) = metric.ratio.filter(|_| metric.target_type.is_some()) {
         more.push(format!("{} % of the target", percent(ratio)));

@@ -117,9 +117,9 @@ pub enum Feedback {
 /// How the report of a backtest is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum ReportFormat {
-    /// Human-readable. / Machine-readable.
+    /// Human-readable.
     Text,
-    /// Human-readable. / Machine-readable.
+    /// JSON.
     Json,
     /// A page in one file.
     Html,
@@ -170,9 +170,9 @@ pub struct RecommendFlags {
 /// How a recommendation is printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum RecommendFormat {
-    /// Human-readable. / Machine-readable.
+    /// Human-readable.
     Text,
-    /// Human-readable. / Machine-readable.
+    /// JSON.
     Json,
     /// The objects with the recommended specs; none that is kept.
     Yaml,

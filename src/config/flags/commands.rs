@@ -322,7 +322,7 @@ pub struct CheckFlags {
     #[doc(hidden)]
     pub kubectl: KubectlFlags,
 
-    /// Fail on warnings, too.
+    /// Fail on warnings, too, and if Prometheus does not answer for the objects of -f.
     #[arg(long)]
     pub strict: bool,
 

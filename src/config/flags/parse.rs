@@ -150,8 +150,10 @@ impl Moment {
 /// `-2h`, `2h`.
 pub fn moment(text: &str) -> Result<Moment, String> {
     let expected = || {
-        "a time was expected, such as 2026-11-24T03:05:10Z, or a duration ago, such as -2h"
-            .to_owned()
+        let expected =
+            "a time was expected, such as 2026-11-24T03:05:10Z, or a duration ago, such as -2h";
+        let meant = in_utc(text).map(|time| format!("; {time} is that time in UTC"));
+        format!("{expected}{}", meant.unwrap_or_default())
     };
     // The begin of a day in UTC, and no time of a zone that is not said.
     let date = || {
@@ -168,6 +170,16 @@ pub fn moment(text: &str) -> Result<Moment, String> {
     let ago = Some(text).filter(|text| !text.contains(':')).ok_or_else(expected)?;
     let ago = duration_back(ago).map_err(|_| expected())?;
     i64::try_from(ago.as_millis()).map(Moment::Ago).map_err(|_| expected())
+}
+
+/// A time without a zone, of a day or of today, as one in UTC.
+fn in_utc(text: &str) -> Option<jiff::Timestamp> {
+    let today = || {
+        let time: jiff::civil::Time = text.parse().ok()?;
+        Some(jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date().to_datetime(time))
+    };
+    let time = text.parse::<jiff::civil::DateTime>().ok().or_else(today)?;
+    Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
 }
 
 /// Parses a duration that goes back, with or without its sign: `24h`, `-24h`.
