@@ -406,6 +406,10 @@ mod tests {
         }
         let error = kind_and_name("autoscalr/web").unwrap_err().to_string();
         assert!(error.ends_with("did you mean autoscaler/web?"), "{error}");
+        let error = kind_and_name("shop/web").unwrap_err().to_string();
+        assert!(error.ends_with("did you mean web -n shop?"), "{error}");
+        let error = kind_and_name("deploy/web").unwrap_err().to_string();
+        assert!(error.ends_with("lists which Autoscaler scales it"), "{error}");
         let long = "x".repeat(100);
         let selector = labels(&long, AutoscalerKind::Autoscaler);
         let expected = format!("{AUTOSCALER_LABEL}={}", autoscaler_label(&long));

@@ -115,7 +115,7 @@ pub struct ExplainFlags {
     #[doc(hidden)]
     pub object: ObjectFlags,
 
-    /// Time to explain: RFC 3339, or a duration ago such as -2h. Default: now.
+    /// Time to explain: RFC 3339, a date in UTC, or a duration ago such as -2h. Default: now.
     #[arg(long, value_name = "TIME", value_parser = moment, allow_hyphen_values = true)]
     pub at: Option<Moment>,
 

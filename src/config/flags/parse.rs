@@ -1,5 +1,6 @@
 //! Parsers of flag values.
 
+use crate::clock::WallClock;
 use crate::k8s::Quantity;
 use crate::time::UnixMillis;
 use std::time::Duration;
@@ -176,7 +177,13 @@ pub fn moment(text: &str) -> Result<Moment, String> {
 fn in_utc(text: &str) -> Option<jiff::Timestamp> {
     let today = || {
         let time: jiff::civil::Time = text.parse().ok()?;
-        Some(jiff::Timestamp::now().to_zoned(jiff::tz::TimeZone::UTC).date().to_datetime(time))
+        Some(
+            WallClock::default()
+                .timestamp()
+                .to_zoned(jiff::tz::TimeZone::UTC)
+                .date()
+                .to_datetime(time),
+        )
     };
     let time = text.parse::<jiff::civil::DateTime>().ok().or_else(today)?;
     Some(time.to_zoned(jiff::tz::TimeZone::UTC).ok()?.timestamp())
@@ -214,6 +221,11 @@ mod tests {
         for wrong in ["yesterday", "12:30:00", "--2h", "2026-11-24T03:05:10", "-60", "2026-13-01"] {
             assert!(moment(wrong).unwrap_err().contains("such as -2h"), "{wrong}");
         }
+        for without_zone in ["2026-11-24 14:05", "2026-11-24T14:05:00"] {
+            let error = moment(without_zone).unwrap_err();
+            assert!(error.ends_with("; 2026-11-24T14:05:00Z is that time in UTC"), "{error}");
+        }
+        assert!(moment("14:05").unwrap_err().ends_with("T14:05:00Z is that time in UTC"));
     }
 
     #[test]

@@ -33,6 +33,9 @@ impl Count {
     }
 }
 
+/// How the names of counts of instructions end.
+const INSTRUCTIONS: &str = ": instructions";
+
 /// A bound, and where it comes from.
 #[derive(Clone, Debug)]
 struct Bound {
@@ -42,7 +45,7 @@ struct Bound {
 }
 
 /// The file below the root of the repository.
-const FILE: &str = "tests/bench-smoke.yaml";
+pub const FILE: &str = "tests/bench-smoke.yaml";
 const HEAD: &str = "\
 # The bounds of `make bench-smoke`: what a small fleet and the kernels may cost, in counts. The bound is what was
 # measured, with slack where timing makes a count vary. A change that is meant to cost more, or costs less, writes
@@ -96,7 +99,10 @@ pub fn check(counts: &[Count]) -> ExitCode {
         }
     }
     for name in file.as_object().into_iter().flatten().map(|(name, _)| name) {
-        if !counts.iter().any(|count| count.name == *name) {
+        let is_counted = |name: &str| counts.iter().any(|count| count.name.ends_with(name));
+        // Instructions are counted where the compiler is that of the bounds.
+        let may_be_missing = name.ends_with(INSTRUCTIONS) && !is_counted(INSTRUCTIONS);
+        if !is_counted(name) && !may_be_missing {
             wrong.push(format!("{name}: it has a bound, and is not counted"));
         }
     }

@@ -5,8 +5,9 @@ mod queries;
 #[path = "../../../../benches/cases/workload.rs"]
 mod workload;
 
-use crate::bounds::{Count, Slack};
+use crate::bounds::{Count, FILE, Slack};
 use allocation_counter::{AllocationInfo, measure};
+use bed::root;
 use plimsoll::promql::cost::{Estimates, Limits};
 use plimsoll::promql::plan::{PlanInput, plan};
 use plimsoll::promql::shape::{Arguments, ShapedQuery};
@@ -23,7 +24,7 @@ const WORKLOADS: usize = 1_000;
 
 const PARSED: &str = "a query parsed";
 const DECODED: &str = "100 series decoded";
-/// How often a kernel runs for its instructions: once more often than the other time, so that its preparation is not counted.
+/// How often a kernel runs: the difference of both leaves out its preparation.
 const TIMES: [usize; 2] = [100, 300];
 
 /// Runs a kernel: a case of decisions, or one of the others.
@@ -49,8 +50,15 @@ pub fn repeat(kernel: &str, times: usize) {
     }
 }
 
-/// Counts the instructions of each kernel, by Valgrind: of this build, which is not optimized. More of them are more of an optimized one.
+/// Counts the instructions of each kernel, by Valgrind: of this build, which is not optimized, as a hint. None with another compiler
+/// or processor than those of the bounds, whose counts are others.
 pub fn instructions() -> Vec<Count> {
+    if !is_compiler_of_bounds() {
+        println!(
+            "instructions are not compared: {FILE} has those of the Dockerfile's Rust on x86-64"
+        );
+        return Vec::new();
+    }
     let cases = workload::cases().map(|(name, ..)| name);
     let kernels = cases.into_iter().chain([PARSED, DECODED]);
     kernels
@@ -67,6 +75,19 @@ pub fn instructions() -> Vec<Count> {
         .collect()
 }
 
+/// Whether this is x86-64 with the Rust of the Dockerfile, as in CI.
+fn is_compiler_of_bounds() -> bool {
+    let dockerfile = std::fs::read_to_string(root().join("Dockerfile")).unwrap_or_default();
+    let image = dockerfile.split_whitespace().find_map(|word| word.strip_prefix("rust:"));
+    let wanted = image.and_then(|tag| tag.split('-').next()).unwrap_or("none");
+    let output = Command::new("rustc").arg("--version").output();
+    let text = output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
+    let version = text.unwrap_or_default();
+    let version = version.split_whitespace().nth(1).unwrap_or_default();
+    cfg!(target_arch = "x86_64")
+        && (version == wanted || version.starts_with(&format!("{wanted}.")))
+}
+
 /// The instructions of this program when it runs a kernel so many times.
 fn collected(kernel: &str, times: usize) -> f64 {
     let program = std::env::current_exe().expect("this program");
@@ -78,6 +99,7 @@ fn collected(kernel: &str, times: usize) -> f64 {
         .output()
         .expect("valgrind runs: it is a package of this name");
     let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{kernel}: {text}");
     let collected = text.lines().find_map(|line| line.split_once("Collected : "));
     collected
         .and_then(|(_, number)| number.trim().parse().ok())

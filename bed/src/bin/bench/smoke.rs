@@ -79,7 +79,7 @@ pub async fn run() -> ExitCode {
     show_progress(&format!("counting with {MIXED}"));
     let running = mixed::start_in_small(&mut world, &FLAGS).await;
     let counted = rounds(&world, &Meter::new(&world, Some(&running)), MIXED).await;
-    // Its longest window is not full within this time, so that each round reads more samples.
+    // The window of CPU fills meanwhile, so that each round reads more samples.
     counts.extend(counted.into_iter().filter(|count| !count.name.contains("samples")));
     show_progress(&format!("counted within {} s", begun.elapsed().as_secs()));
     bounds::check(&counts)

@@ -27,7 +27,7 @@ const CONSTRAINTS = {
   ScheduleMinReplicas: "minReplicas of a schedule",
   ScheduleMaxReplicas: "maxReplicas of a schedule",
   PodsNotKnown: "Pods that are not known yet",
-  MetricsWereAway: "Metrics that were away",
+  MetricsWereAway: "Metrics without values until lately",
   RollingOut: "A rollout",
   Fallback: "The fallback",
 };

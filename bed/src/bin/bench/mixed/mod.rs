@@ -35,8 +35,6 @@ pub struct Plan {
     pub with_autoscalers: bool,
 }
 
-/// The least share of the decisions that the sync period has, for a side that keeps up.
-const LEAST_DECISIONS: f64 = 0.85;
 /// Without any side, before each of the first seed.
 const IDLE_ROUNDS: usize = 1;
 
@@ -94,7 +92,7 @@ async fn of_seed(
         decided::wait(world, name, side.path(), pods).await;
         tokio::time::sleep(ROUND).await;
         let block = Meter::new(world, Some(&running)).measure(rounds).await;
-        let least = LEAST_DECISIONS * (plan.size.autoscalers * rounds) as f64;
+        let least = (plan.size.autoscalers * (rounds - 1)) as f64;
         assert!(block.decisions() >= least, "{name}: {} decisions", block.decisions());
         decided::wait(world, name, side.path(), pods).await;
         let took = if is_first && side.is_compared() {
