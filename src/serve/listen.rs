@@ -302,6 +302,19 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::Notify;
 
+    async fn connected(
+        address: SocketAddr,
+        ca: &str,
+    ) -> tokio_rustls::client::TlsStream<TcpStream> {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let mut roots = rustls::RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
+        let config = rustls::ClientConfig::builder().with_root_certificates(roots);
+        let client = tokio_rustls::TlsConnector::from(Arc::new(config.with_no_client_auth()));
+        let stream = TcpStream::connect(address).await.unwrap();
+        client.connect("localhost".try_into().unwrap(), stream).await.unwrap()
+    }
+
     async fn reached(bound: &str, from: &str) -> bool {
         let certificate = ServingCertificate::self_signed("a", "b").unwrap();
         let address = bound.parse().unwrap();
@@ -367,13 +380,7 @@ mod tests {
         let serving = tokio::spawn(async move {
             listener.serve(router, async move { of_stop.notified().await }).await;
         });
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let mut roots = rustls::RootCertStore::empty();
-        roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
-        let config = rustls::ClientConfig::builder().with_root_certificates(roots);
-        let client = tokio_rustls::TlsConnector::from(Arc::new(config.with_no_client_auth()));
-        let stream = TcpStream::connect(address).await.unwrap();
-        let mut stream = client.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+        let mut stream = connected(address, &ca).await;
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
         begun.notified().await;
         stop.notify_one();
@@ -386,6 +393,40 @@ mod tests {
         answer.notify_one();
         let mut response = String::new();
         let _ = stream.read_to_string(&mut response).await;
+        assert!(response.ends_with("answered"), "{response}");
+        serving.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn what_is_sent_on_a_kept_connection_as_the_server_stops_is_answered() {
+        let certificate = ServingCertificate::self_signed("a", "b").unwrap();
+        let ca = certificate.self_signed_ca.clone().unwrap();
+        let any = ([127, 0, 0, 1], 0).into();
+        let listener = listen(any, certificate, TlsOptions::default(), 0).await.unwrap();
+        let address = listener.address().unwrap();
+        let stop = Arc::new(Notify::new());
+        let of_stop = stop.clone();
+        let router = Router::new().fallback(async || "answered");
+        let serving = tokio::spawn(async move {
+            listener.serve(router, async move { of_stop.notified().await }).await;
+        });
+        let mut stream = connected(address, &ca).await;
+        let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+        stream.write_all(request).await.unwrap();
+        let mut first = vec![0; 4096];
+        let length = stream.read(&mut first).await.unwrap();
+        assert!(first[..length].ends_with(b"answered"));
+        stop.notify_one();
+        let refused = async {
+            while TcpStream::connect(address).await.is_ok() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        timeout(Duration::from_secs(5), refused).await.expect("new connections are refused");
+        let _ = stream.write_all(request).await;
+        let mut response = String::new();
+        let _ = stream.read_to_string(&mut response).await;
+        assert!(response.contains("connection: close\r\n"), "{response}");
         assert!(response.ends_with("answered"), "{response}");
         serving.await.unwrap();
     }
