@@ -10,6 +10,8 @@ use super::tls::{ReloadedCertificate, ServingCertificate, TlsError, TlsOptions};
 use crate::telemetry::ServingMetrics;
 use axum::Router;
 use axum::extract::Request;
+use axum::http::HeaderValue;
+use axum::http::header::CONNECTION;
 use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
@@ -41,6 +43,9 @@ pub const MAX_REQUEST_BYTES: usize =
 const HEADER_READ_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long requests in flight may take during a graceful shutdown.
 const SHUTDOWN_GRACE_PERIOD: Duration = Duration::from_secs(10);
+/// How long an idle connection of HTTP/1.1 stays open at a graceful shutdown, for what a client sends on it before it learns
+/// of the end. HTTP/2 tells it by a GOAWAY.
+const LAST_REQUEST: Duration = Duration::from_secs(1);
 /// How long a connection may take to close after its deadline.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long an overflow connection waits for a slot.
@@ -231,15 +236,21 @@ async fn serve_connection(
     let certificates = certificates.iter().map(|certificate| certificate.clone().into_owned());
     let chain = Arc::new(ClientChain::new(certificates.collect()));
     let peer = Peer { chain, connection: handle.clone(), source };
+    let is_stopping = stopped.clone();
     let service = hyper::service::service_fn(move |mut request: Request<Incoming>| {
-        let connection = peer.connection.clone();
+        let (connection, is_stopping) = (peer.connection.clone(), is_stopping.clone());
         let in_flight = connection.clone().begin_request();
         request.extensions_mut().insert(peer.clone());
         let response = router.clone().oneshot(request);
         async move {
             let response = response.await;
             drop(in_flight);
-            response.map(|response| AwaitedBody::of(response, connection))
+            response.map(|mut response| {
+                if !http2 && *is_stopping.borrow() {
+                    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                }
+                AwaitedBody::of(response, connection)
+            })
         }
     });
     let builder = builder(http2, max_streams, handle.is_overflow());
@@ -256,6 +267,13 @@ async fn serve_connection(
         () = async { _ = stopped.wait_for(|stopped| *stopped).await.is_ok() } => SHUTDOWN_GRACE_PERIOD,
         () = expired => CLOSE_TIMEOUT,
     };
+    let is_stopping = *stopped.borrow();
+    if is_stopping
+        && !http2
+        && let Ok(ended) = timeout(LAST_REQUEST, connection.as_mut()).await
+    {
+        return log_end(source, ended);
+    }
     connection.as_mut().graceful_shutdown();
     match timeout(grace, connection).await {
         Ok(ended) => log_end(source, ended),
