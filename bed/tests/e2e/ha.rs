@@ -205,10 +205,16 @@ fn a_window_of_a_schedule_goes_on_when_the_leader_is_killed() {
             let web = ns.get("autoscaler", "web").await?;
             Ok((web["metadata"]["resourceVersion"].clone(), web["status"].clone()))
         };
+        // While they are not, nothing limits.
         let before_it = eventually("the status is as it will be", SOON, async || {
             let before_it = written().await?;
             tokio::time::sleep(Duration::from_secs(3)).await;
-            if written().await? == before_it { Ok(before_it) } else { Err("it changes".to_owned()) }
+            let conditions = before_it.1["conditions"].as_array();
+            let is_limited = conditions.is_some_and(|all| all.iter().any(limited));
+            match is_limited && written().await? == before_it {
+                true => Ok(before_it),
+                false => Err(before_it.1.to_string()),
+            }
         })
         .await;
         a.process.signal("KILL");
