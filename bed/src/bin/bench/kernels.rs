@@ -69,8 +69,8 @@ pub fn instructions() -> Vec<Count> {
                 PARSED | DECODED => format!("{kernel}: instructions"),
                 _ => format!("a decision, {kernel}: instructions"),
             };
-            // Hashes are seeded anew in each process.
-            Count { name, measured: measured.round(), slack: Slack { share: 0.05, more: 0.0 } }
+            // Hashes are seeded anew in each process, and the C library copies by what the processor has.
+            Count { name, measured: measured.round(), slack: Slack { share: 0.1, more: 0.0 } }
         })
         .collect()
 }
