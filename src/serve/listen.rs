@@ -320,17 +320,38 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::sync::Notify;
 
+    /// A connection to a server, what stops that and waits until it refuses new ones, and the server's end.
     async fn connected(
-        address: SocketAddr,
-        ca: &str,
-    ) -> tokio_rustls::client::TlsStream<TcpStream> {
+        router: Router,
+    ) -> (tokio_rustls::client::TlsStream<TcpStream>, impl AsyncFn(), tokio::task::JoinHandle<()>)
+    {
+        let certificate = ServingCertificate::self_signed("a", "b").unwrap();
+        let ca = certificate.self_signed_ca.clone().unwrap();
+        let any = ([127, 0, 0, 1], 0).into();
+        let listener = listen(any, certificate, TlsOptions::default(), 0).await.unwrap();
+        let address = listener.address().unwrap();
+        let stop = Arc::new(Notify::new());
+        let of_stop = stop.clone();
+        let serving = tokio::spawn(async move {
+            listener.serve(router, async move { of_stop.notified().await }).await;
+        });
         let _ = rustls::crypto::ring::default_provider().install_default();
         let mut roots = rustls::RootCertStore::empty();
         roots.add(CertificateDer::from_pem_slice(ca.as_bytes()).unwrap()).unwrap();
         let config = rustls::ClientConfig::builder().with_root_certificates(roots);
         let client = tokio_rustls::TlsConnector::from(Arc::new(config.with_no_client_auth()));
         let stream = TcpStream::connect(address).await.unwrap();
-        client.connect("localhost".try_into().unwrap(), stream).await.unwrap()
+        let stream = client.connect("localhost".try_into().unwrap(), stream).await.unwrap();
+        let stop = async move || {
+            stop.notify_one();
+            let refused = async {
+                while TcpStream::connect(address).await.is_ok() {
+                    tokio::time::sleep(Duration::from_millis(10)).await;
+                }
+            };
+            timeout(Duration::from_secs(5), refused).await.expect("new connections are refused");
+        };
+        (stream, stop, serving)
     }
 
     async fn reached(bound: &str, from: &str) -> bool {
@@ -383,31 +404,17 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_drains_refuses_new_connections_and_answers_what_it_has_begun() {
-        let certificate = ServingCertificate::self_signed("a", "b").unwrap();
-        let ca = certificate.self_signed_ca.clone().unwrap();
-        let any = ([127, 0, 0, 1], 0).into();
-        let listener = listen(any, certificate, TlsOptions::default(), 0).await.unwrap();
-        let address = listener.address().unwrap();
-        let [begun, stop, answer] = std::array::from_fn(|_| Arc::new(Notify::new()));
-        let (of_begun, of_answer, of_stop) = (begun.clone(), answer.clone(), stop.clone());
+        let [begun, answer] = std::array::from_fn(|_| Arc::new(Notify::new()));
+        let (of_begun, of_answer) = (begun.clone(), answer.clone());
         let router = Router::new().fallback(async move || {
             of_begun.notify_one();
             of_answer.notified().await;
             "answered"
         });
-        let serving = tokio::spawn(async move {
-            listener.serve(router, async move { of_stop.notified().await }).await;
-        });
-        let mut stream = connected(address, &ca).await;
+        let (mut stream, stop, serving) = connected(router).await;
         stream.write_all(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n").await.unwrap();
         begun.notified().await;
-        stop.notify_one();
-        let refused = async {
-            while TcpStream::connect(address).await.is_ok() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        timeout(Duration::from_secs(5), refused).await.expect("new connections are refused");
+        stop().await;
         answer.notify_one();
         let mut response = String::new();
         let _ = stream.read_to_string(&mut response).await;
@@ -417,30 +424,14 @@ mod tests {
 
     #[tokio::test]
     async fn what_is_sent_on_a_kept_connection_as_the_server_stops_is_answered() {
-        let certificate = ServingCertificate::self_signed("a", "b").unwrap();
-        let ca = certificate.self_signed_ca.clone().unwrap();
-        let any = ([127, 0, 0, 1], 0).into();
-        let listener = listen(any, certificate, TlsOptions::default(), 0).await.unwrap();
-        let address = listener.address().unwrap();
-        let stop = Arc::new(Notify::new());
-        let of_stop = stop.clone();
         let router = Router::new().fallback(async || "answered");
-        let serving = tokio::spawn(async move {
-            listener.serve(router, async move { of_stop.notified().await }).await;
-        });
-        let mut stream = connected(address, &ca).await;
+        let (mut stream, stop, serving) = connected(router).await;
         let request = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
         stream.write_all(request).await.unwrap();
         let mut first = vec![0; 4096];
         let length = stream.read(&mut first).await.unwrap();
         assert!(first[..length].ends_with(b"answered"));
-        stop.notify_one();
-        let refused = async {
-            while TcpStream::connect(address).await.is_ok() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        timeout(Duration::from_secs(5), refused).await.expect("new connections are refused");
+        stop().await;
         let _ = stream.write_all(request).await;
         let mut response = String::new();
         let _ = stream.read_to_string(&mut response).await;

@@ -91,9 +91,8 @@ fn is_compiler_of_bounds() -> bool {
 /// The instructions of this program when it runs a kernel so many times.
 fn collected(kernel: &str, times: usize) -> f64 {
     let program = std::env::current_exe().expect("this program");
-    let mut command = Command::new("valgrind");
-    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
-    let output = command
+    let output = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
         .arg(program)
         .args(["--kernel", kernel, &times.to_string()])
         .output()

@@ -166,13 +166,8 @@ pub fn start_logged(world: &World, prometheus: u16) -> Running {
 }
 
 /// Starts Plimsoll without a comparison, with this configuration and these flags.
-pub fn start_with(world: &World, config: &str, more: &[String]) -> Running {
-    let (prometheus, port) = (world.cluster.prometheus_port, world.adapter_port);
-    let mut flags = adapter_flags(world, "plimsoll", config, prometheus, port);
-    flags.insert(0, "serve".to_owned());
-    let alone = ["--leader-elect=false", "--leader-elect-resource-namespace=kube-system"];
-    flags.extend(alone.map(str::to_owned).into_iter().chain(more.iter().cloned()));
-    running(world, &flags)
+pub fn start_with(world: &World, config: &str, more: &[&str]) -> Running {
+    of_plimsoll(world, start_plimsoll_with(world, config, more))
 }
 
 fn running(world: &World, flags: &[String]) -> Running {

@@ -21,8 +21,6 @@ const ROUNDS: usize = 4;
 const NOISE: f64 = 0.05;
 /// Four scrapes, which are there before the first round that counts.
 const WINDOW: &str = "[20s]";
-/// A round. At 100 autoscalers it is long enough on a busy machine.
-const PERIOD: &str = "--horizontal-pod-autoscaler-sync-period=2s";
 
 /// The mix whose metric the API serves, too.
 const ONE: &str = "1 metric";
@@ -47,7 +45,8 @@ const MIXES: [(&str, MetricChoice); 3] = [
 const MIXED: &str = "mixed metrics";
 const FLAGS: [&str; 4] = [
     "--native-hpas=ignore",
-    PERIOD,
+    // At 100 autoscalers it is long enough on a busy machine.
+    "--horizontal-pod-autoscaler-sync-period=2s",
     // Neither are numbers that move a reason to write a status, nor a late scrape to change a scale.
     "--status-interval=1h",
     "--horizontal-pod-autoscaler-tolerance=0.9",
@@ -66,7 +65,7 @@ pub async fn run() -> ExitCode {
     for (name, metrics) in MIXES {
         world.set_metrics(metrics).await;
         show_progress(&format!("counting with {name}"));
-        let running = sides::start_with(&world, &config, &FLAGS.map(str::to_owned));
+        let running = sides::start_with(&world, &config, &FLAGS);
         let meter = Meter::new(&world, Some(&running));
         counts.extend(rounds(&world, &meter, name).await);
         if name == ONE {

@@ -16,7 +16,7 @@ use crate::decided;
 use crate::measure::{Block, Meter};
 use crate::report::summary;
 use crate::round::{ROUND, show_progress};
-use crate::sides::{Running, of_plimsoll, start_plimsoll_with};
+use crate::sides::{Running, start_with};
 use crate::world::{Size, World};
 use bed::random::Random;
 use mix::App;
@@ -125,7 +125,7 @@ pub async fn start_in_small(world: &mut World, flags: &[&str]) -> Running {
     let (size, apps) = (world.size, mix::deal(world.size.autoscalers, 1));
     expose(world, size, &apps).await;
     Side::Autoscalers.make_objects(world, &apps).await;
-    of_plimsoll(world, start_plimsoll_with(world, &rules::usage(), flags))
+    start_with(world, &rules::usage(), flags)
 }
 
 /// Exposes the metrics, as they are without a step, to an empty Prometheus, and waits until it has them all.

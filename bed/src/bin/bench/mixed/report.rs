@@ -3,6 +3,7 @@
 use super::result::OfSeed;
 use super::side::Side;
 use super::step::Steps;
+use crate::bounds;
 use crate::measure::Block;
 use crate::report::{Summary, fine, round, summary};
 use crate::round::ROUND;
@@ -203,10 +204,7 @@ pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) -> bool {
         ),
         ("each step has a scale of Plimsoll", Some(totals[0].steps.missing == 0)),
     ];
-    for (aim, met) in aims {
-        println!("{aim}: {}", met.map_or("not tested", |met| if met { "met" } else { "not met" }));
-    }
-    aims.iter().all(|(_, met)| *met != Some(false))
+    bounds::are_met(&aims)
 }
 
 /// The peak memory of the processes that only this side has.

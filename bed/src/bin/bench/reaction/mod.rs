@@ -32,7 +32,7 @@ pub async fn run(steps: usize) -> bool {
     let world = World::scraped(size, false, 0.0, &[("every-5s", 5), ("every-15s", 15)]).await;
     make_autoscalers(&world, steps).await;
     let config = rules();
-    let plimsoll = sides::start_with(&world, &config, &["--native-hpas=ignore".to_owned()]);
+    let plimsoll = sides::start_with(&world, &config, &["--native-hpas=ignore"]);
     let port = free_port();
     let adapter = sides::start_adapter_with(&world, Peers::Tuned, &config, port);
     sides::register(&world, port, &sides::CUSTOM_METRICS).await;
@@ -99,8 +99,7 @@ pub async fn run(steps: usize) -> bool {
         std::fs::write(file, picture::svg(&reactions)).expect("a file");
         println!("written to docs/images/reaction.svg");
     }
-    println!("each step has a scale of Plimsoll: {}", if missing == 0 { "met" } else { "not met" });
-    missing == 0
+    crate::bounds::are_met(&[("each step has a scale of Plimsoll", Some(missing == 0))])
 }
 
 /// The times of the replicas of each workload, in Unix seconds.
