@@ -30,8 +30,8 @@ pub async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
         }
     };
     all_decided().await;
-    // Also without a side: what was created before is still written and compacted.
-    tokio::time::sleep(ROUND.mul_f64(2.0)).await;
+    // Without a side, what was created before is still written and compacted.
+    tokio::time::sleep(ROUND * if side.is_none() { 2 } else { 1 }).await;
     let meter = Meter::new(world, running.as_ref());
     let block = meter.measure(rounds).await;
     all_decided().await;

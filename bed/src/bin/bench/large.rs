@@ -53,12 +53,13 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
     let size = Size { autoscalers, pods: 10 };
     let world = World::start(size, false).await;
     world.make_autoscalers().await;
-    let raised = world.raise_minimum(WRITES).await;
+    let lowered = world.lower_maximum(WRITES).await;
     let idle = block(&world, None, 2).await;
     show_progress("starting Plimsoll");
     let begun = (Instant::now(), Timestamp::now());
     let mut running = sides::start_replica(&world, world.adapter_port, flags);
-    let start = start(&world, &running, raised, begun).await;
+    let start = start(&world, &running, lowered.len(), begun).await;
+    world.remove_last_pods(&lowered).await;
     // As in a cluster: kube-apiserver polls each APIService.
     sides::register(&world, world.adapter_port, &sides::CUSTOM_METRICS).await;
     show_progress(&format!("measuring one replica: {ROUNDS} rounds of {} s", ROUND.as_secs()));
@@ -127,14 +128,14 @@ async fn wait_until(world: &World, port: u16, what: &str, holds: impl Fn(&str) -
 async fn start(
     world: &World,
     running: &Running,
-    raised: usize,
+    lowered: usize,
     (begun, begun_at): (Instant, Timestamp),
 ) -> Value {
     let (all, port) = (world.size.autoscalers as f64, running.metrics_port);
     let decided = |text: &str| sum(text, "plimsoll_decisions_total", "");
     let first = wait_until(world, port, "a decision", |text| decided(text) > 0.0).await;
     let scaled = wait_until(world, port, "scales are written", |text| {
-        sum(text, "plimsoll_decisions_total", "outcome=\"rescaled\"") >= raised as f64
+        sum(text, "plimsoll_decisions_total", "outcome=\"rescaled\"") >= lowered as f64
     })
     .await;
     // Those that were evaluated again meanwhile count twice.

@@ -279,16 +279,32 @@ impl World {
         self.each("changes to Autoscalers", self.size.autoscalers, patch).await;
     }
 
-    /// Gives one of so many Autoscalers a minimum above its replicas, so that it has a scale to write. Returns how many.
-    pub async fn raise_minimum(&self, one_of: usize) -> usize {
-        let count = self.size.autoscalers / one_of;
-        let raise = async |number: usize| {
-            let app = number * one_of;
-            let spec = json!({"spec": {"minReplicas": self.size.pods + 1}});
+    /// Gives one of so many Autoscalers a maximum below its replicas, so that it has a scale to write. Returns these workloads.
+    pub async fn lower_maximum(&self, one_of: usize) -> Vec<usize> {
+        let lowered: Vec<usize> = (0..self.size.autoscalers).step_by(one_of).collect();
+        let lower = async |place: usize| {
+            let app = lowered[place];
+            let spec = json!({"spec": {"maxReplicas": self.size.pods - 1}});
             self.send("PATCH", &format!("{}/app-{app}", autoscalers(app)), spec).await;
         };
-        self.each("Autoscalers with a higher minimum", count, raise).await;
-        count
+        self.each("Autoscalers with a lower maximum", lowered.len(), lower).await;
+        lowered
+    }
+
+    /// Takes the last pod of each of these workloads away, as their controllers do once the scale is written.
+    pub async fn remove_last_pods(&self, apps: &[usize]) {
+        let last = self.size.pods - 1;
+        let status = json!({"status": {"replicas": last, "readyReplicas": last,
+            "updatedReplicas": last, "availableReplicas": last, "observedGeneration": 2}});
+        let remove = async |place: usize| {
+            let app = apps[place];
+            let of = namespace(app);
+            let pod = format!("/api/v1/namespaces/{of}/pods/app-{app}-{last}");
+            self.send("DELETE", &pod, json!({"gracePeriodSeconds": 0})).await;
+            let path = format!("/apis/apps/v1/namespaces/{of}/deployments/app-{app}/status");
+            self.send("PATCH", &path, status.clone()).await;
+        };
+        self.each("pods fewer", apps.len(), remove).await;
     }
 
     /// Replaces so many pods, all of one workload after the other.

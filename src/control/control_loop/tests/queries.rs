@@ -134,6 +134,20 @@ async fn a_replica_that_does_not_lead_reads_metrics_once_in_a_turn_while_all_is_
     assert!(log.of("GET").iter().filter(is_query).count() > before);
 }
 
+/// The load that asked for it may have been seen by the leader alone, which has not said so yet.
+#[tokio::test]
+async fn a_new_leader_keeps_for_a_window_what_another_has_just_raised() {
+    let (control, log) = World::new(3, Some(3), |_, _| None).run();
+    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+    let mut state = AutoscalerState::default();
+    for replicas in [3, 3, 4] {
+        follow((&control, &log), (0, replicas), &mut state).await;
+    }
+    let token = control.ctx.fencing_token();
+    assert_eq!(reconcile(&control.ctx, token.as_ref(), &autoscaler, &mut state).await, Some(Held));
+    assert_eq!(state.status.desired_replicas, 4);
+}
+
 /// Where it has a fallback: that would come later after a takeover, by as much as a turn.
 #[tokio::test]
 async fn what_the_leader_could_not_read_is_read_in_each_period() {
