@@ -331,18 +331,24 @@ impl AutoscalerState {
                 self.rescales.note_status(last_scale.map(seconds), desired_replicas, now);
             let unreported =
                 std::mem::take(&mut self.is_first_in_term).then(|| self.rescales.begin_term());
-            if let Some(Change { from, to, at }) = reported {
+            if let Some(change) = reported {
+                let Change { from, to, at } = change;
                 self.history.scaled(from, to, spec, at);
+                self.keep_raised(change);
             }
-            for Change { from, to, at } in unreported.into_iter().flatten() {
+            for change in unreported.into_iter().flatten() {
+                let Change { from, to, at } = change;
                 self.history.maybe_scaled(from, to, spec, at);
+                self.keep_raised(change);
             }
         }
         if is_read
             && std::mem::take(&mut self.is_unread_in_term)
-            && let Some(Change { from, to, at }) = self.rescales.note_first_read(replicas, now)
+            && let Some(change) = self.rescales.note_first_read(replicas, now)
         {
+            let Change { from, to, at } = change;
             self.history.maybe_scaled(from, to, spec, at);
+            self.keep_raised(change);
         }
         if self.term.is_some()
             && let Some(change) = self.rescales.note_scale_as_leader(replicas, is_read, now)
@@ -361,6 +367,14 @@ impl AutoscalerState {
             (self.status.last_scale, self.status.desired_replicas) = (Some(wall), to);
             self.rescaled(from, to, at.process, wall);
             zero::note_rescale(&mut self.status, to, at.wall);
+        }
+    }
+
+    /// Counts what another replica raised the scale to as recommended then, as that one did: it may have seen a load that
+    /// this one has not.
+    fn keep_raised(&mut self, Change { from, to, at }: Change) {
+        if to > from {
+            self.history.keep(to, at);
         }
     }
 

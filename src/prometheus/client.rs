@@ -54,6 +54,15 @@ pub(super) struct Request<'a> {
     pub(super) get: bool,
 }
 
+/// The limits of one request, below those of all.
+#[derive(Clone, Copy, Debug)]
+pub struct Within {
+    /// How long after it was sent it is given up.
+    pub time: Duration,
+    /// The most bytes of its response.
+    pub bytes: usize,
+}
+
 impl Client {
     /// A client with these options; connects on the first request.
     ///
@@ -120,7 +129,8 @@ impl Client {
         self.query_within(query, flows, None).await
     }
 
-    /// As [`query`](Self::query), but given up so long after it was sent, if that is before its timeout.
+    /// As [`query`](Self::query), but given up so long after it was sent, if that is before its timeout, and with a response
+    /// of at most so many bytes.
     ///
     /// # Errors
     /// As [`Error`] says.
@@ -128,10 +138,11 @@ impl Client {
         &self,
         query: &str,
         flows: &[Flow],
-        within: Option<Duration>,
+        within: Option<Within>,
     ) -> Result<Body, Error> {
         let timeout = self.timeout_of(flows);
-        let timeout = format!("{}ms", within.unwrap_or(timeout).min(timeout).as_millis());
+        let time = within.map_or(timeout, |within| within.time.min(timeout));
+        let timeout = format!("{}ms", time.as_millis());
         let form = [
             ("query", query),
             ("timeout", &timeout),
@@ -198,16 +209,18 @@ impl Client {
     async fn body_within(
         &self,
         request: Request<'_>,
-        within: Option<Duration>,
+        within: Option<Within>,
     ) -> Result<Body, Error> {
         let timeout = self.timeout_of(request.flows);
+        let bytes = within.map_or(usize::MAX, |within| within.bytes);
         let seat = tokio::time::timeout(timeout, self.queue.acquire(request.flows)).await;
         let seat = seat.ok().flatten().ok_or(Error::Overloaded(timeout))?;
         let (started, flows) = (Instant::now(), request.flows);
-        let within = within.filter(|within| *within < timeout);
+        let within = within.map(|within| within.time).filter(|time| *time < timeout);
         let timeout = within.unwrap_or(timeout);
-        let exchange = tokio::time::timeout(timeout, self.exchange(request, timeout, seat.flow()));
-        let result = exchange.await.unwrap_or(Err(Error::Timeout(timeout)));
+        let exchange = self.exchange(request, (timeout, bytes), seat.flow());
+        let result = tokio::time::timeout(timeout, exchange).await;
+        let result = result.unwrap_or(Err(Error::Timeout(timeout)));
         let took = started.elapsed();
         let result = result.map(|(content, reservation)| Body::new(content, reservation, took));
         let given_up = within.is_some() && matches!(result, Err(Error::Timeout(_)));
@@ -307,7 +320,7 @@ impl Client {
     async fn exchange(
         &self,
         request: Request<'_>,
-        timeout: Duration,
+        (timeout, most): (Duration, usize),
         flow: &Flow,
     ) -> Result<(Content, Reservation), Error> {
         let failed = |error: TransportError| match error {
@@ -319,6 +332,7 @@ impl Client {
         let status = response.status();
         let user = Flow::are_users(request.flows);
         let limit = if user { MAX_USER_RESPONSE } else { usize::MAX }.min(self.max_response_bytes);
+        let limit = limit.min(most);
         let mut reservation = self.budget.reserve(flow);
         let large = if user { &self.large_of_users } else { &self.large };
         // Over HTTP/2, what is not read yet holds up the other responses of the connection.
@@ -332,6 +346,7 @@ impl Client {
                     true => {
                         format!("it is larger than {limit} bytes, the most of a user's own query")
                     }
+                    false if limit == most => format!("it is larger than {limit} bytes"),
                     false => {
                         let flag = self.names.max_response_bytes;
                         let flag = flag.map(|flag| format!(" ({flag})")).unwrap_or_default();

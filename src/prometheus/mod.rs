@@ -15,7 +15,7 @@ mod transport;
 
 pub use body::Body;
 pub use budget::{RESPONSE_BYTES, Reservation};
-pub use client::Client;
+pub use client::{Client, Within};
 pub use decode::{
     InvalidSample, Label, MetricKinds, RangeSeries, ResultType, Series, SeriesSchema,
     decode_matrix, decode_series_schemas, read_query_response,

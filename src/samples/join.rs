@@ -2,13 +2,13 @@
 //! for a request besides what the query in it takes, which is often less than 0.1 ms.
 //!
 //! Only small queries are joined, and none that may spoil the others: a query is sent by itself until it has
-//! succeeded quickly with few series. If a request of several fails because of what was asked, all are sent by themselves; one that
-//! fails then stays by itself for a while. Failures of the server are those of all.
+//! succeeded quickly with few series. A request of several that fails because of what was asked is sent in parts, down to
+//! the few that spoil it; these stay by themselves for a while. Failures of the server are those of all.
 
 use super::flight::TableResult;
 use super::table::Table;
 use crate::blocking;
-use crate::prometheus::{Body, Client, Error, Flow, shortened};
+use crate::prometheus::{Body, Client, Error, Flow, Within, shortened};
 use crate::promql::union::{self, MEMBER_OVERHEAD};
 use crate::supervise::Spawner;
 use lru::LruCache;
@@ -22,8 +22,9 @@ use tokio::time::Instant;
 
 /// How long a query waits for others.
 const JOIN_DELAY: Duration = Duration::from_millis(1);
-/// The most queries of a request.
+/// The most queries of a request, and how far that falls while requests fail: together they may be too long, or too large.
 const MAX_QUERIES: usize = 64;
+const MIN_MAX_QUERIES: usize = 16;
 /// The most bytes of a request's query: VictoriaMetrics takes 16 KiB by default.
 const MAX_BYTES: usize = 12 << 10;
 /// The most series of a request, and of a query that is joined, by its last result.
@@ -32,28 +33,27 @@ const MAX_QUERY_SERIES: usize = 1_000;
 /// The most time that the queries of a request took by themselves, and that a query that is joined took.
 const MAX_TIME: Duration = Duration::from_millis(500);
 const MAX_QUERY_TIME: Duration = Duration::from_millis(250);
-/// A request that takes longer once it is sent is cancelled, and its queries are sent by themselves.
-const TIMEOUT: Duration = Duration::from_secs(2);
+/// A request that takes longer once it is sent is given up, and its queries are sent by themselves. So they are if the
+/// response has more bytes: one of them is not as small as it was.
+const WITHIN: Within = Within { time: Duration::from_secs(2), bytes: MAX_RESPONSE };
+const MAX_RESPONSE: usize = 2 << 20;
+/// The parts in which a request is sent that failed because of what was asked. Of so few queries each is sent by itself.
+const PARTS: usize = 4;
 /// After a request that took longer, its queries are measured by themselves again.
 const SLOW: Duration = Duration::from_secs(1);
 /// The most bytes of the result of a query that is joined.
 const MAX_QUERY_BYTES: usize = MAX_RESPONSE / 8;
 /// For how long what a query took is believed.
 const MEASURED: Duration = Duration::from_secs(600);
-/// For how long a query that failed by itself is not joined.
+/// For how long a query is not joined that failed by itself, or spoils requests.
 const ALONE: Duration = Duration::from_secs(300);
-/// The same of one that was late, or got a part of the answer: that may have been the server.
+/// The same of one that was late or slow, or got a part of the answer: that may have been the server.
 const ALONE_AFTER_OUTAGE: Duration = Duration::from_secs(60);
 /// The most queries of a group that are known, each with about 100 bytes.
 const MAX_KNOWN: usize = 20_000;
 /// The size from which on decoding a response would block other tasks of the thread, in bytes.
 const LARGE_RESPONSE_BYTES: usize = 1 << 20;
-/// The most bytes of the response to several queries: one of them is not as small as it was.
-const MAX_RESPONSE: usize = 2 << 20;
-/// After so many requests of several in a row that failed because of what was asked, none is sent for a while: the
-/// server may not know how.
-const MAX_FAILURES: u32 = 3;
-/// After so many of them in a row a query is not joined.
+/// After so many requests in a row that failed with a query among those in question, it is not joined.
 const MAX_SPOILT: u32 = 2;
 /// The most bytes of a query in a warning.
 const MAX_LOGGED_BYTES: usize = 500;
@@ -83,10 +83,8 @@ struct Group {
     waiting: Vec<Member>,
     /// The most queries of a request; fewer after one that failed.
     max_queries: usize,
-    /// The requests of several that failed since the last one that succeeded.
-    failures: u32,
-    /// Until when none is sent.
-    paused_until: Option<Instant>,
+    /// When a request last succeeded.
+    succeeded: Option<Instant>,
 }
 
 impl Default for Group {
@@ -95,8 +93,7 @@ impl Default for Group {
             known: LruCache::new(NonZeroUsize::new(MAX_KNOWN).expect("it is not zero")),
             waiting: Vec::new(),
             max_queries: MAX_QUERIES,
-            failures: 0,
-            paused_until: None,
+            succeeded: None,
         }
     }
 }
@@ -105,7 +102,7 @@ impl Default for Group {
 #[derive(Clone)]
 enum Known {
     /// It succeeded by itself. What it took is its part of the last request, if that had several queries; `spoilt` are
-    /// the requests of several that it was in and that failed since the last that succeeded.
+    /// the requests that failed with it among those in question, since the last one with others that succeeded.
     Fast { until: Instant, took: Duration, series: usize, spoilt: u32 },
     /// It is no vector, failed, or is too large: it is not joined until then.
     Alone { until: Instant },
@@ -153,13 +150,7 @@ impl Joiner {
     ) -> Option<oneshot::Receiver<Option<TableResult>>> {
         let now = Instant::now();
         let group = group_of(flows);
-        let known = {
-            let group = &mut self.groups()[group];
-            if group.paused_until.is_some_and(|until| now < until) {
-                return None;
-            }
-            group.known.get(&key).cloned()?
-        };
+        let known = self.groups()[group].known.get(&key).cloned()?;
         let Known::Fast { until, took, series, .. } = known else { return None };
         if until < now {
             return None;
@@ -198,7 +189,7 @@ impl Joiner {
                 || series + member.series > MAX_SERIES
                 || took + member.took > MAX_TIME;
             if full {
-                self.send(group, std::mem::take(&mut request));
+                self.send(group, std::mem::take(&mut request), false);
                 (bytes, series, took) = (0, 0, Duration::ZERO);
             }
             bytes += more;
@@ -206,16 +197,18 @@ impl Joiner {
             took += member.took;
             request.push(member);
         }
-        self.send(group, request);
+        self.send(group, request, false);
     }
 
-    fn send(&self, group: usize, members: Vec<Member>) {
+    /// Sends queries as one request, which may be a part of one that failed. Those who wait for a query that is dropped
+    /// send it by itself.
+    fn send(&self, group: usize, members: Vec<Member>, is_part: bool) {
         if members.len() < 2 {
-            // Those who wait send it by themselves.
             return;
         }
         let joiner = self.clone();
         self.0.spawner.spawn(async move {
+            let started = Instant::now();
             let result = joiner.query_joined(group, &members).await;
             let queries = members.len();
             match &result {
@@ -224,31 +217,48 @@ impl Joiner {
                 }
                 Err(error) => tracing::debug!(queries, %error, "Failed to query several at once"),
             }
-            joiner.groups()[group].record_joined(group, &members, &result);
-            match result {
-                Ok((tables, _)) => {
-                    for (member, table) in members.into_iter().zip(tables) {
-                        let _ = member.answer.send(Some(table.map(Arc::new).map_err(Into::into)));
-                    }
-                }
-                Err(error) if is_about_all(&error, group) => {
-                    for member in members {
-                        let _ = member.answer.send(Some(Err(error.clone().into())));
-                    }
-                }
-                // They are dropped: those who wait send them by themselves.
-                Err(_) => {}
+            let (tables, took) = match result {
+                Ok(answer) => answer,
+                Err(error) => return joiner.failed(group, members, (error, started), is_part),
+            };
+            joiner.groups()[group].succeeded(&members, &tables, took);
+            for (member, table) in members.into_iter().zip(tables) {
+                let _ = member.answer.send(Some(table.map(Arc::new).map_err(Into::into)));
             }
         });
+    }
+
+    /// Answers the queries of a request that failed, which was sent then, or sends them in parts.
+    fn failed(
+        &self,
+        group: usize,
+        mut members: Vec<Member>,
+        (error, started): (Error, Instant),
+        is_part: bool,
+    ) {
+        match self.record_failure(group, &members, (&error, started), is_part) {
+            Failure::OfAll => {
+                for member in members {
+                    let _ = member.answer.send(Some(Err(error.clone().into())));
+                }
+            }
+            Failure::OfSome => {
+                let of_part = members.len().div_ceil(PARTS);
+                // The last one has one more rather than be a part by itself, of which nothing would be learned.
+                while members.len() > of_part + 1 {
+                    let rest = members.split_off(of_part);
+                    self.send(group, std::mem::replace(&mut members, rest), true);
+                }
+                self.send(group, members, true);
+            }
+            Failure::OfEach => {}
+        }
     }
 
     async fn query_joined(&self, group: usize, members: &[Member]) -> Result<Answer, Error> {
         let texts: Vec<&str> = members.iter().map(|member| member.text.as_str()).collect();
         let flows = flows_of(group, members);
-        let body = self.0.client.query_within(&union::union(&texts), &flows, Some(TIMEOUT)).await?;
-        if body.len() > MAX_RESPONSE {
-            return Err(Error::InvalidResponse(format!("it is larger than {MAX_RESPONSE} bytes")));
-        }
+        let body = self.0.client.query_within(&union::union(&texts), &flows, Some(WITHIN)).await?;
         let took = body.took();
         // Each table is charged to a flow of its own query.
         let flows: Vec<&Flow> =
@@ -258,6 +268,49 @@ impl Joiner {
             false => Table::split_body(body, &flows),
         };
         Ok((tables?, took))
+    }
+
+    fn record_failure(
+        &self,
+        group: usize,
+        members: &[Member],
+        (error, started): (&Error, Instant),
+        is_part: bool,
+    ) -> Failure {
+        let now = Instant::now();
+        let mut groups = self.groups();
+        let answered = |group: &Group| group.succeeded.is_some_and(|last| last > started);
+        let is_up = groups.iter().any(answered);
+        let of_group = &mut groups[group];
+        let mut spoilt = |until| members.iter().for_each(|one| of_group.spoilt(one, until));
+        if error.is_about_server() {
+            // What found no seat is one user's: others have seats of their own.
+            if matches!(error, Error::Overloaded(_)) && group == USERS {
+                return Failure::OfEach;
+            }
+            // The server answered others meanwhile. A proxy that gives up large answers, for example.
+            if is_up && !matches!(error, Error::Unavailable { status: 429, .. }) {
+                spoilt(now + ALONE_AFTER_OUTAGE);
+            }
+            return Failure::OfAll;
+        }
+        let failure = match error {
+            // Of what templates and rules share: others' responses fill it.
+            Error::Memory { .. } if group == TEMPLATES => Failure::OfEach,
+            Error::Memory { .. } | Error::Timeout(_) => {
+                spoilt(now + ALONE_AFTER_OUTAGE);
+                Failure::OfEach
+            }
+            _ if members.len() > PARTS => Failure::OfSome,
+            _ => {
+                spoilt(now + ALONE);
+                Failure::OfEach
+            }
+        };
+        if !is_part {
+            of_group.max_queries = (of_group.max_queries / 2).max(MIN_MAX_QUERIES);
+        }
+        failure
     }
 
     /// Sends a query by itself, and decodes its response.
@@ -292,26 +345,33 @@ impl Joiner {
     ) {
         let now = Instant::now();
         let group = &mut self.groups()[group_of(flows)];
+        let before = group.known.peek(&key).cloned();
         let known = match result {
             Ok(table) => {
-                let stays =
-                    matches!(group.known.peek(&key), Some(Known::Alone { until }) if *until > now);
-                let fast = took <= MAX_QUERY_TIME && is_small(table);
-                match (stays, fast && !table.is_scalar()) {
-                    (true, _) => return,
-                    (false, true) => {
-                        // Requests that it has spoilt count until one succeeds.
-                        let spoilt = match group.known.peek(&key) {
-                            Some(Known::Fast { spoilt, .. }) => *spoilt,
-                            _ => 0,
-                        };
+                group.succeeded = Some(now);
+                if matches!(before, Some(Known::Alone { until }) if until > now) {
+                    return;
+                }
+                // Requests that it may have spoilt count until one succeeds.
+                let spoilt = match before {
+                    Some(Known::Fast { spoilt, .. }) => spoilt,
+                    // One more sets it apart again.
+                    Some(Known::Alone { .. }) => MAX_SPOILT - 1,
+                    None => 0,
+                };
+                let joinable = is_small(table) && !table.is_scalar();
+                match (joinable, took <= MAX_QUERY_TIME, spoilt) {
+                    (true, true, _) => {
                         let until = believed_until(key, now);
                         Known::Fast { until, took, series: table.series(), spoilt }
                     }
-                    (false, false) => {
+                    (_, _, 0) => {
                         group.known.pop(&key);
                         return;
                     }
+                    // It was this one.
+                    (false, ..) => Known::Alone { until: now + ALONE },
+                    (true, ..) => Known::Alone { until: now + ALONE_AFTER_OUTAGE },
                 }
             }
             Err(error) if error.is_about_server() => return,
@@ -338,75 +398,56 @@ fn flows_of(group: usize, members: &[Member]) -> Vec<Flow> {
 /// The tables of the members, and how long the request took.
 type Answer = (Vec<Result<Table, Error>>, Duration);
 
+/// Whose a failure of a request of several is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// The server's: that of each query.
+    OfAll,
+    /// That of some queries, which are not known: it is sent in parts.
+    OfSome,
+    /// That of some of a few, or one that may be the server's: each is sent by itself.
+    OfEach,
+}
+
 impl Group {
-    fn record_joined(&mut self, group: usize, members: &[Member], result: &Result<Answer, Error>) {
-        match result {
-            Ok((tables, took)) => {
-                self.max_queries = MAX_QUERIES.min(self.max_queries + 1);
-                self.failures = 0;
-                let alone: Duration = members.iter().map(|member| member.took).sum();
-                for (member, table) in members.iter().zip(tables) {
-                    let part = match alone.is_zero() {
-                        true => 1.0 / members.len() as f64,
-                        false => member.took.as_secs_f64() / alone.as_secs_f64(),
-                    };
-                    let is_large = matches!(table, Ok(table) if !is_small(table));
-                    if *took > SLOW || is_large {
-                        self.known.pop(&member.key);
-                    } else {
-                        let times = (took.mul_f64(part), *took <= MAX_QUERY_TIME);
-                        self.succeeded_joined(member, table.as_ref().ok(), times);
-                    }
-                }
-            }
-            Err(error) if error.is_about_server() => {}
-            Err(error) => {
-                let now = Instant::now();
-                self.max_queries = (members.len() / 2).max(2);
-                if matches!(error, Error::Memory { .. }) && group == TEMPLATES {
-                    return;
-                }
-                self.failures += 1;
-                if self.failures >= MAX_FAILURES {
-                    // Only late: that may have been the server.
-                    let pause = match error {
-                        Error::Timeout(_) => ALONE_AFTER_OUTAGE,
-                        _ => ALONE,
-                    };
-                    (self.failures, self.paused_until) = (0, Some(now + pause));
-                }
-                for member in members {
-                    self.failed_joined(member, now);
-                }
-            }
-        }
-    }
-
-    /// A request with this query succeeded.
-    fn succeeded_joined(
+    /// A request of these queries succeeded.
+    fn succeeded(
         &mut self,
-        member: &Member,
-        table: Option<&Table>,
-        (part, was_fast): (Duration, bool),
+        members: &[Member],
+        tables: &[Result<Table, Error>],
+        request_took: Duration,
     ) {
-        let Some(known) = self.known.get_mut(&member.key) else { return };
-        if let Known::Fast { until, took, series, spoilt } = known {
-            (*took, *spoilt) = (part, 0);
-            // All of it took no longer than one may by itself.
-            if was_fast {
-                *until = believed_until(member.key, Instant::now());
+        let now = Instant::now();
+        self.max_queries = MAX_QUERIES.min(self.max_queries + 1);
+        self.succeeded = Some(now);
+        let alone: Duration = members.iter().map(|member| member.took).sum();
+        for (member, table) in members.iter().zip(tables) {
+            let part = match alone.is_zero() {
+                true => 1.0 / members.len() as f64,
+                false => member.took.as_secs_f64() / alone.as_secs_f64(),
+            };
+            let is_large = matches!(table, Ok(table) if !is_small(table));
+            if request_took > SLOW || is_large {
+                self.known.pop(&member.key);
+                continue;
             }
-            *series = table.map_or(*series, Table::series);
+            let known = self.known.get_mut(&member.key);
+            let Some(Known::Fast { until, took, series, spoilt }) = known else { continue };
+            (*took, *spoilt) = (request_took.mul_f64(part), 0);
+            // All of it took no longer than one may by itself.
+            if request_took <= MAX_QUERY_TIME {
+                *until = believed_until(member.key, now);
+            }
+            *series = table.as_ref().map_or(*series, Table::series);
         }
     }
 
-    /// A request with this query failed, for whichever of its queries.
-    fn failed_joined(&mut self, member: &Member, now: Instant) {
-        if let Some(Known::Fast { spoilt, .. }) = self.known.get_mut(&member.key) {
-            *spoilt += 1;
-            if *spoilt >= MAX_SPOILT {
-                self.known.put(member.key, Known::Alone { until: now + ALONE });
-            }
+    /// A request failed with this query among those in question. After a few it is not joined until then.
+    fn spoilt(&mut self, member: &Member, until: Instant) {
+        let Some(Known::Fast { spoilt, .. }) = self.known.get_mut(&member.key) else { return };
+        *spoilt += 1;
+        if *spoilt >= MAX_SPOILT {
+            self.known.put(member.key, Known::Alone { until });
         }
     }
 }
@@ -420,12 +461,6 @@ fn believed_until(key: u64, now: Instant) -> Instant {
 /// Whether a result is small enough for its query to be joined.
 fn is_small(table: &Table) -> bool {
     table.series() <= MAX_QUERY_SERIES && table.bytes() <= MAX_QUERY_BYTES
-}
-
-/// Whether a failure of a request is that of each of its queries. If it found no seat, one user's were taken: others
-/// have seats of their own.
-fn is_about_all(error: &Error, group: usize) -> bool {
-    error.is_about_server() && !(matches!(error, Error::Overloaded(_)) && group == USERS)
 }
 
 /// The group of a query for these flows.

@@ -137,8 +137,10 @@ async fn a_replica_that_does_not_lead_reads_metrics_once_in_a_turn_while_all_is_
 /// The load that asked for it may have been seen by the leader alone, which has not said so yet.
 #[tokio::test]
 async fn a_new_leader_keeps_for_a_window_what_another_has_just_raised() {
-    let (control, log) = World::new(3, Some(3), |_, _| None).run();
-    let autoscaler = put(&control, "web", json!({"maxReplicas": 9}));
+    let (control, log) = World::new(4, Some(3), |_, _| None).run();
+    let spec = json!({"maxReplicas": 9,
+        "behavior": {"scaleDown": {"stabilizationWindowSeconds": 300}}});
+    let autoscaler = put(&control, "web", spec);
     let mut state = AutoscalerState::default();
     for replicas in [3, 3, 4] {
         follow((&control, &log), (0, replicas), &mut state).await;
