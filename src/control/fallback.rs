@@ -112,7 +112,7 @@ async fn scale_up(
     for _ in 0..FALLBACK_ATTEMPTS {
         let target = ctx.targets.read(&autoscaler.key.namespace, &spec.target).await;
         let target = target.map_err(WriteError::Failed)?;
-        state.note_scale(spec, &target, DecisionTime::now(&ctx.clock));
+        state.note_scale(spec, &target, DecisionTime::now(&ctx.clock), true);
         let from = target.replicas.spec_replicas;
         let Some(object) = target.object.filter(|_| (1..to).contains(&from)) else {
             return Ok(None);

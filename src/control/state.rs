@@ -306,8 +306,8 @@ impl AutoscalerState {
     }
 
     /// Notes changes of the scale: those of other replicas, by the status and by the scale, and that of
-    /// an indeterminate write of this replica.
-    pub fn note_scale(&mut self, spec: &Spec, target: &Target, at: DecisionTime) {
+    /// an indeterminate write of this replica. If Plimsoll does not scale it, what raises it has reasons of its own.
+    pub fn note_scale(&mut self, spec: &Spec, target: &Target, at: DecisionTime, scaled: bool) {
         let replicas = target.replicas.spec_replicas;
         let now = at.process;
         // Those of a schedule change, and may let a recommendation count that these hide.
@@ -334,12 +334,12 @@ impl AutoscalerState {
             if let Some(change) = reported {
                 let Change { from, to, at } = change;
                 self.history.scaled(from, to, spec, at);
-                self.keep_raised(change);
+                self.keep_raised(change, scaled);
             }
             for change in unreported.into_iter().flatten() {
                 let Change { from, to, at } = change;
                 self.history.maybe_scaled(from, to, spec, at);
-                self.keep_raised(change);
+                self.keep_raised(change, scaled);
             }
         }
         if is_read
@@ -348,7 +348,7 @@ impl AutoscalerState {
         {
             let Change { from, to, at } = change;
             self.history.maybe_scaled(from, to, spec, at);
-            self.keep_raised(change);
+            self.keep_raised(change, scaled);
         }
         if self.term.is_some()
             && let Some(change) = self.rescales.note_scale_as_leader(replicas, is_read, now)
@@ -372,8 +372,8 @@ impl AutoscalerState {
 
     /// Counts what another replica raised the scale to as recommended then, as that one did: it may have seen a load that
     /// this one has not.
-    fn keep_raised(&mut self, Change { from, to, at }: Change) {
-        if to > from {
+    fn keep_raised(&mut self, Change { from, to, at }: Change, scaled: bool) {
+        if scaled && to > from {
             self.history.keep(to, at);
         }
     }
