@@ -237,12 +237,12 @@ impl Joiner {
         is_part: bool,
     ) {
         match self.record_failure(group, &members, (&error, started), is_part) {
-            Failure::OfAll => {
+            Failure::All => {
                 for member in members {
                     let _ = member.answer.send(Some(Err(error.clone().into())));
                 }
             }
-            Failure::OfSome => {
+            Failure::Some => {
                 let of_part = members.len().div_ceil(PARTS);
                 // The last one has one more rather than be a part by itself, of which nothing would be learned.
                 while members.len() > of_part + 1 {
@@ -251,7 +251,7 @@ impl Joiner {
                 }
                 self.send(group, members, true);
             }
-            Failure::OfEach => {}
+            Failure::Each => {}
         }
     }
 
@@ -286,25 +286,25 @@ impl Joiner {
         if error.is_about_server() {
             // What found no seat is one user's: others have seats of their own.
             if matches!(error, Error::Overloaded(_)) && group == USERS {
-                return Failure::OfEach;
+                return Failure::Each;
             }
             // The server answered others meanwhile. A proxy that gives up large answers, for example.
             if is_up && !matches!(error, Error::Unavailable { status: 429, .. }) {
                 spoilt(now + ALONE_AFTER_OUTAGE);
             }
-            return Failure::OfAll;
+            return Failure::All;
         }
         let failure = match error {
             // Of what templates and rules share: others' responses fill it.
-            Error::Memory { .. } if group == TEMPLATES => Failure::OfEach,
+            Error::Memory { .. } if group == TEMPLATES => Failure::Each,
             Error::Memory { .. } | Error::Timeout(_) => {
                 spoilt(now + ALONE_AFTER_OUTAGE);
-                Failure::OfEach
+                Failure::Each
             }
-            _ if members.len() > PARTS => Failure::OfSome,
+            _ if members.len() > PARTS => Failure::Some,
             _ => {
                 spoilt(now + ALONE);
-                Failure::OfEach
+                Failure::Each
             }
         };
         if !is_part {
@@ -402,11 +402,11 @@ type Answer = (Vec<Result<Table, Error>>, Duration);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
     /// The server's: that of each query.
-    OfAll,
+    All,
     /// That of some queries, which are not known: it is sent in parts.
-    OfSome,
+    Some,
     /// That of some of a few, or one that may be the server's: each is sent by itself.
-    OfEach,
+    Each,
 }
 
 impl Group {

@@ -47,9 +47,10 @@ async fn a_fallback_neither_scales_up_from_zero_nor_counts_changes_by_others() {
         assert_eq!(evaluate_once(&control, &autoscaler, &mut state).await, Failed);
         assert!(log.of("PUT").is_empty(), "{:?}", log.of("PUT"));
         let ScalingHistory { recommendations, ups, .. } = &state.history;
-        // The leader before may have made it.
+        // The leader before may have made it, and then for a load that this one has not seen.
         assert!(ups.iter().all(|event| event.unsure && event.change == 3), "{by_now}");
-        assert!(recommendations.iter().all(|r| r.replicas == 3), "{by_now}");
+        let is_kept = |replicas: i32| replicas == 3 || (replicas, by_now) == (6, 6);
+        assert!(recommendations.iter().all(|r| is_kept(r.replicas)), "{by_now}");
         assert_eq!(state.status.last_scale, None, "{by_now}");
     }
 }
