@@ -281,7 +281,9 @@ impl World {
 
     /// Gives one of so many Autoscalers a maximum below its replicas, so that it has a scale to write. Returns these workloads.
     pub async fn lower_maximum(&self, one_of: usize) -> Vec<usize> {
-        let lowered: Vec<usize> = (0..self.size.autoscalers).step_by(one_of).collect();
+        let all = self.size.autoscalers;
+        // The last ones: pods are replaced from the first on.
+        let lowered: Vec<usize> = (all - all / one_of..all).collect();
         let lower = async |place: usize| {
             let app = lowered[place];
             let spec = json!({"spec": {"maxReplicas": self.size.pods - 1}});

@@ -137,17 +137,37 @@ async fn a_replica_that_does_not_lead_reads_metrics_once_in_a_turn_while_all_is_
 /// The load that asked for it may have been seen by the leader alone, which has not said so yet.
 #[tokio::test]
 async fn a_new_leader_keeps_for_a_window_what_another_has_just_raised() {
+    // Where scaling up has a window, a follower has read each period, and what was kept would delay a scale-up.
+    for (asks, up, ends) in [(3, 0, (Held, 4)), (9, 60, (Rescaled, 9))] {
+        let (control, log) = World::new(4, Some(asks), |_, _| None).run();
+        let spec = json!({"maxReplicas": 9, "behavior": {
+            "scaleUp": {"stabilizationWindowSeconds": up},
+            "scaleDown": {"stabilizationWindowSeconds": 300}}});
+        let autoscaler = put(&control, "web", spec);
+        let mut state = AutoscalerState::default();
+        for replicas in [3, 3, 4] {
+            follow((&control, &log), (0, replicas), &mut state).await;
+        }
+        let token = control.ctx.fencing_token();
+        let ended = reconcile(&control.ctx, token.as_ref(), &autoscaler, &mut state).await;
+        assert_eq!((ended, state.status.desired_replicas), (Some(ends.0), ends.1), "{asks}");
+    }
+}
+
+/// What raises the scale beside it decides by other metrics.
+#[tokio::test]
+async fn a_preview_keeps_nothing_that_another_controller_raises() {
     let (control, log) = World::new(4, Some(3), |_, _| None).run();
-    let spec = json!({"maxReplicas": 9,
+    let spec = json!({"maxReplicas": 9, "mode": "Preview",
         "behavior": {"scaleDown": {"stabilizationWindowSeconds": 300}}});
     let autoscaler = put(&control, "web", spec);
     let mut state = AutoscalerState::default();
     for replicas in [3, 3, 4] {
         follow((&control, &log), (0, replicas), &mut state).await;
     }
-    let token = control.ctx.fencing_token();
-    assert_eq!(reconcile(&control.ctx, token.as_ref(), &autoscaler, &mut state).await, Some(Held));
-    assert_eq!(state.status.desired_replicas, 4);
+    reconcile(&control.ctx, control.ctx.fencing_token().as_ref(), &autoscaler, &mut state).await;
+    let all = &state.history.recommendations;
+    assert!(all.iter().all(|one| one.replicas == 3), "{all:?}");
 }
 
 /// Where it has a fallback: that would come later after a takeover, by as much as a turn.
