@@ -55,7 +55,7 @@ pub async fn looked(
     }
     let read = ctx.bounded(read_target(ctx, None, autoscaler, spec, state)).await;
     let Ok((Ok(target), at)) = read else { return false };
-    state.note_scale(spec, &target, at, ctx.scales(autoscaler));
+    state.note_scale(spec, &target, at, ctx.scales(autoscaler) && !execution.is_preview);
     let is_enough = target.replicas.spec_replicas == replicas;
     if is_enough {
         state.history.keep(replicas, at.process);

@@ -78,7 +78,8 @@ pub async fn observe<'a>(
 ) -> Observation<'a> {
     let spec = &scaling.spec;
     if let Ok(target) = &target {
-        state.note_scale(spec, target, at, ctx.scales(autoscaler));
+        let scaled = ctx.scales(autoscaler) && !execution.is_preview;
+        state.note_scale(spec, target, at, scaled);
         if let Some(change) = state.rescales.take_foreign() {
             foreign_writes::note(ctx, autoscaler, &spec.target, change, at, &mut state.warnings)
                 .await;

@@ -314,6 +314,9 @@ impl AutoscalerState {
         let has_fixed = spec.schedules.is_empty();
         self.bounds = has_fixed.then_some((spec.min_replicas, spec.max_replicas));
         let is_read = target.object.is_some();
+        // A recommendation also counts in a window for scaling up, where a replica that does not lead has read each period.
+        let up = spec.behavior.as_ref().and_then(|both| both.scale_up.stabilization_seconds);
+        let keeps = scaled && up.unwrap_or(0) == 0;
         // A watch that is behind may show any number.
         self.open_fallback =
             self.open_fallback.filter(|open| !is_read || [open.from, open.to].contains(&replicas));
@@ -334,12 +337,12 @@ impl AutoscalerState {
             if let Some(change) = reported {
                 let Change { from, to, at } = change;
                 self.history.scaled(from, to, spec, at);
-                self.keep_raised(change, scaled);
+                self.keep_raised(change, keeps);
             }
             for change in unreported.into_iter().flatten() {
                 let Change { from, to, at } = change;
                 self.history.maybe_scaled(from, to, spec, at);
-                self.keep_raised(change, scaled);
+                self.keep_raised(change, keeps);
             }
         }
         if is_read
@@ -348,7 +351,7 @@ impl AutoscalerState {
         {
             let Change { from, to, at } = change;
             self.history.maybe_scaled(from, to, spec, at);
-            self.keep_raised(change, scaled);
+            self.keep_raised(change, keeps);
         }
         if self.term.is_some()
             && let Some(change) = self.rescales.note_scale_as_leader(replicas, is_read, now)
@@ -371,9 +374,9 @@ impl AutoscalerState {
     }
 
     /// Counts what another replica raised the scale to as recommended then, as that one did: it may have seen a load that
-    /// this one has not.
-    fn keep_raised(&mut self, Change { from, to, at }: Change, scaled: bool) {
-        if scaled && to > from {
+    /// this one has not. Before a status says whose change it is, it may be another writer's.
+    fn keep_raised(&mut self, Change { from, to, at }: Change, keeps: bool) {
+        if keeps && to > from {
             self.history.keep(to, at);
         }
     }

@@ -12,8 +12,8 @@
 //! It is exact. `label_replace` whose source label is empty writes the number into every series of a query, and changes
 //! neither values nor other labels. No series has had that label before: Prometheus drops labels that begin with two
 //! underscores when it scrapes, and a query that mentions it is no member. `or` returns all series of the left side, and those of the right side
-//! whose labels are not on the left: that is all of them, as the numbers differ. An error of one query is an error of the union: its
-//! members are then sent by themselves.
+//! whose labels are not on the left: that is all of them, as the numbers differ. An error of one query is an error of the union,
+//! which is then sent in parts.
 //!
 //! The `or` are nested as a balanced tree: each looks at all series below it, which takes time by the square of the
 //! number of queries in a chain.

@@ -22,9 +22,11 @@ use tokio::time::Instant;
 
 /// How long a query waits for others.
 const JOIN_DELAY: Duration = Duration::from_millis(1);
-/// The most queries of a request, and how far that falls while requests fail: together they may be too long, or too large.
+/// The most queries of a request.
 const MAX_QUERIES: usize = 64;
-const MIN_MAX_QUERIES: usize = 16;
+/// The same for a while after one that was too long or too large, or that the server gave up.
+const FEWER_QUERIES: usize = 16;
+const FEWER: Duration = Duration::from_secs(300);
 /// The most bytes of a request's query: VictoriaMetrics takes 16 KiB by default.
 const MAX_BYTES: usize = 12 << 10;
 /// The most series of a request, and of a query that is joined, by its last result.
@@ -81,10 +83,12 @@ struct Group {
     known: LruCache<u64, Known>,
     /// Those that wait for others.
     waiting: Vec<Member>,
-    /// The most queries of a request; fewer after one that failed.
-    max_queries: usize,
+    /// Until when a request has fewer queries.
+    fewer_until: Option<Instant>,
     /// When a request last succeeded.
     succeeded: Option<Instant>,
+    /// Since when requests of several have failed as if the server were down.
+    down_since: Option<Instant>,
 }
 
 impl Default for Group {
@@ -92,8 +96,9 @@ impl Default for Group {
         Self {
             known: LruCache::new(NonZeroUsize::new(MAX_KNOWN).expect("it is not zero")),
             waiting: Vec::new(),
-            max_queries: MAX_QUERIES,
+            fewer_until: None,
             succeeded: None,
+            down_since: None,
         }
     }
 }
@@ -104,7 +109,7 @@ enum Known {
     /// It succeeded by itself. What it took is its part of the last request, if that had several queries; `spoilt` are
     /// the requests that failed with it among those in question, since the last one with others that succeeded.
     Fast { until: Instant, took: Duration, series: usize, spoilt: u32 },
-    /// It is no vector, failed, or is too large: it is not joined until then.
+    /// It is no vector, failed, is too large, or spoils requests: it is not joined until then.
     Alone { until: Instant },
 }
 
@@ -178,7 +183,9 @@ impl Joiner {
     fn send_waiting(&self, group: usize) {
         let (members, max_queries) = {
             let group = &mut self.groups()[group];
-            (std::mem::take(&mut group.waiting), group.max_queries)
+            let fewer = group.fewer_until.is_some_and(|until| Instant::now() < until);
+            let max_queries = if fewer { FEWER_QUERIES } else { MAX_QUERIES };
+            (std::mem::take(&mut group.waiting), max_queries)
         };
         let mut request: Vec<Member> = Vec::new();
         let (mut bytes, mut series, mut took) = (0, 0, Duration::ZERO);
@@ -237,12 +244,13 @@ impl Joiner {
         is_part: bool,
     ) {
         match self.record_failure(group, &members, (&error, started), is_part) {
-            Failure::All => {
+            Next::Fail => {
                 for member in members {
                     let _ = member.answer.send(Some(Err(error.clone().into())));
                 }
             }
-            Failure::Some => {
+            Next::Split => {
+                members.retain(|member| !member.answer.is_closed());
                 let of_part = members.len().div_ceil(PARTS);
                 // The last one has one more rather than be a part by itself, of which nothing would be learned.
                 while members.len() > of_part + 1 {
@@ -251,7 +259,7 @@ impl Joiner {
                 }
                 self.send(group, members, true);
             }
-            Failure::Each => {}
+            Next::Single => {}
         }
     }
 
@@ -270,47 +278,49 @@ impl Joiner {
         Ok((tables?, took))
     }
 
+    /// Notes that a request failed, which was sent then. Returns what is done about it.
     fn record_failure(
         &self,
         group: usize,
         members: &[Member],
         (error, started): (&Error, Instant),
         is_part: bool,
-    ) -> Failure {
+    ) -> Next {
         let now = Instant::now();
         let mut groups = self.groups();
         let answered = |group: &Group| group.succeeded.is_some_and(|last| last > started);
         let is_up = groups.iter().any(answered);
         let of_group = &mut groups[group];
-        let mut spoilt = |until| members.iter().for_each(|one| of_group.spoilt(one, until));
-        if error.is_about_server() {
+        let is_about_server = error.is_about_server();
+        match error {
             // What found no seat is one user's: others have seats of their own.
-            if matches!(error, Error::Overloaded(_)) && group == USERS {
-                return Failure::Each;
+            Error::Overloaded(_) if group == USERS => return Next::Single,
+            // More requests would not help.
+            Error::Overloaded(_) | Error::Unavailable { status: 429, .. } | Error::Settings(_) => {
+                return Next::Fail;
             }
-            // The server answered others meanwhile. A proxy that gives up large answers, for example.
-            if is_up && !matches!(error, Error::Unavailable { status: 429, .. }) {
-                spoilt(now + ALONE_AFTER_OUTAGE);
+            _ if is_about_server && !is_up && of_group.believes(members, started, is_part) => {
+                of_group.down_since.get_or_insert(now);
+                return Next::Fail;
             }
-            return Failure::All;
+            _ => {}
         }
-        let failure = match error {
-            // Of what templates and rules share: others' responses fill it.
-            Error::Memory { .. } if group == TEMPLATES => Failure::Each,
-            Error::Memory { .. } | Error::Timeout(_) => {
-                spoilt(now + ALONE_AFTER_OUTAGE);
-                Failure::Each
-            }
-            _ if members.len() > PARTS => Failure::Some,
-            _ => {
-                spoilt(now + ALONE);
-                Failure::Each
-            }
-        };
-        if !is_part {
-            of_group.max_queries = (of_group.max_queries / 2).max(MIN_MAX_QUERIES);
+        let is_of_size = matches!(error, Error::TooLong { .. } | Error::InvalidResponse(_));
+        if (is_of_size || is_about_server && is_up) && !is_part {
+            of_group.fewer_until = Some(now + FEWER);
         }
-        failure
+        // Others' responses fill what templates and rules share.
+        let is_own = !matches!(error, Error::Memory { .. }) || group == USERS;
+        let is_late = matches!(error, Error::Timeout(_) | Error::Memory { .. });
+        if members.len() > PARTS && !is_late {
+            return Next::Split;
+        }
+        let may_be_server = is_late || is_about_server || matches!(error, Error::Partial(_));
+        let until = now + if may_be_server { ALONE_AFTER_OUTAGE } else { ALONE };
+        for member in members.iter().filter(|_| is_own) {
+            of_group.spoilt(member, until);
+        }
+        Next::Single
     }
 
     /// Sends a query by itself, and decodes its response.
@@ -348,7 +358,7 @@ impl Joiner {
         let before = group.known.peek(&key).cloned();
         let known = match result {
             Ok(table) => {
-                group.succeeded = Some(now);
+                (group.succeeded, group.down_since) = (Some(now), None);
                 if matches!(before, Some(Known::Alone { until }) if until > now) {
                     return;
                 }
@@ -398,15 +408,15 @@ fn flows_of(group: usize, members: &[Member]) -> Vec<Flow> {
 /// The tables of the members, and how long the request took.
 type Answer = (Vec<Result<Table, Error>>, Duration);
 
-/// Whose a failure of a request of several is.
+/// What is done after a request of several has failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Failure {
-    /// The server's: that of each query.
-    All,
-    /// That of some queries, which are not known: it is sent in parts.
-    Some,
-    /// That of some of a few, or one that may be the server's: each is sent by itself.
-    Each,
+enum Next {
+    /// Each of its queries fails: it was the server.
+    Fail,
+    /// It is sent in parts.
+    Split,
+    /// Each is sent by itself.
+    Single,
 }
 
 impl Group {
@@ -418,8 +428,7 @@ impl Group {
         request_took: Duration,
     ) {
         let now = Instant::now();
-        self.max_queries = MAX_QUERIES.min(self.max_queries + 1);
-        self.succeeded = Some(now);
+        (self.succeeded, self.down_since) = (Some(now), None);
         let alone: Duration = members.iter().map(|member| member.took).sum();
         for (member, table) in members.iter().zip(tables) {
             let part = match alone.is_zero() {
@@ -439,6 +448,21 @@ impl Group {
                 *until = believed_until(member.key, now);
             }
             *series = table.as_ref().map_or(*series, Table::series);
+        }
+    }
+
+    /// Whether the server is down, as a request says that was sent then. Not the second time, and not if a query has spoilt
+    /// another: parts tell. If they say the same, it is, and an outage costs five requests in the place of one.
+    fn believes(&self, members: &[Member], started: Instant, is_part: bool) -> bool {
+        let has_spoilt = |member: &Member| {
+            matches!(self.known.peek(&member.key), Some(Known::Fast { spoilt: 1.., .. }))
+        };
+        match is_part {
+            true => members.len() > PARTS,
+            false => {
+                let is_first = self.down_since.is_none_or(|since| since >= started);
+                is_first && !members.iter().any(has_spoilt)
+            }
         }
     }
 
