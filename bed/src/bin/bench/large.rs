@@ -22,6 +22,9 @@ const ROUNDS_OF_TWO: usize = 6;
 const WRITES: usize = 100;
 /// The pods that are replaced.
 const REPLACED: usize = 1_000;
+/// The default window for scaling down. That it has ended changes the status of what was scaled at the start: not after
+/// the failover.
+const WINDOW: Duration = Duration::from_secs(300);
 /// How long the other replica is watched after a failover.
 const AFTER_FAILOVER: Duration = Duration::from_secs(45);
 /// The bound of all waiting.
@@ -96,6 +99,7 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
     }));
     add(replace_pods(&world, &running, &one).await);
 
+    tokio::time::sleep_until((begun.0 + WINDOW + 4 * ROUND).into()).await;
     let leader = running.processes.remove(0);
     // Of all of its life.
     add(json!({"peak_memory_mib": fine(peak_memory(leader.1.program_id()))}));
