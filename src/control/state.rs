@@ -315,8 +315,7 @@ impl AutoscalerState {
         self.bounds = has_fixed.then_some((spec.min_replicas, spec.max_replicas));
         let is_read = target.object.is_some();
         // A recommendation also counts in a window for scaling up, where a replica that does not lead has read each period.
-        let up = spec.behavior.as_ref().and_then(|both| both.scale_up.stabilization_seconds);
-        let keeps = scaled && up.unwrap_or(0) == 0;
+        let keeps = scaled && spec.scale_up_window() == 0;
         // A watch that is behind may show any number.
         self.open_fallback =
             self.open_fallback.filter(|open| !is_read || [open.from, open.to].contains(&replicas));

@@ -86,14 +86,10 @@ impl<'a> Context<'a> {
     /// The stabilization windows of scale-up and scale-down, in ms.
     pub fn windows(&self) -> [i64; 2] {
         let default = self.config.downscale_stabilization_seconds;
-        let [up, down] = match &self.spec.behavior {
-            None => [0, default],
-            Some(behavior) => [
-                behavior.scale_up.stabilization_seconds.unwrap_or(0),
-                behavior.scale_down.stabilization_seconds.unwrap_or(default),
-            ],
-        };
-        [i64::from(up) * 1000, i64::from(down) * 1000]
+        let behavior = self.spec.behavior.as_ref();
+        let down = behavior.and_then(|both| both.scale_down.stabilization_seconds);
+        [self.spec.scale_up_window(), down.unwrap_or(default)]
+            .map(|window| i64::from(window) * 1000)
     }
 }
 

@@ -208,6 +208,12 @@ pub fn no_kind_match(kind: &str, group: &str) -> String {
 }
 
 impl Spec {
+    /// The stabilization window of scale-up, in seconds.
+    pub fn scale_up_window(&self) -> i32 {
+        let behavior = self.behavior.as_ref();
+        behavior.and_then(|both| both.scale_up.stabilization_seconds).unwrap_or(0)
+    }
+
     /// Converts the spec of an API object, with the API server's defaults.
     ///
     /// Nothing is refused: an invalid metric only fails itself,

@@ -11,6 +11,9 @@ use futures::{FutureExt, StreamExt, stream};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+/// More series than a query may have that is joined.
+const MANY: usize = 1_500;
+
 /// What the server does with a query that names the metric `bad`.
 #[derive(Clone, Copy, PartialEq)]
 enum Bad {
@@ -68,7 +71,7 @@ impl Transport for Server {
             Bad::Cut if joined => (502, "cut".to_owned()),
             Bad::Large if joined => (200, " ".repeat(3 << 20)),
             Bad::Large => {
-                let rows = (0..1_500).map(|pod| (format!(r#"{{"pod":"p{pod}"}}"#), 9));
+                let rows = (0..MANY).map(|pod| (format!(r#"{{"pod":"p{pod}"}}"#), 9));
                 (200, vector(rows))
             }
             _ => (200, answer(&query)),
@@ -139,9 +142,10 @@ async fn ask(
     let results = queries.iter().map(async |query| {
         let table = joiner.clone().query(query.clone(), vec![flow(query)]).await;
         let table = table.map_err(|error| error.to_string())?;
-        if table.series() == 1 {
-            assert_eq!(table.labels(0).collect::<Vec<_>>(), [("pod", "p")]);
-        }
+        let is_large = query.contains("bad") && seen.lock().unwrap().bad == Bad::Large;
+        let (pod, series) = if is_large { ("p0", MANY) } else { ("p", 1) };
+        assert_eq!(table.labels(0).collect::<Vec<_>>(), [("pod", pod)]);
+        assert_eq!(table.series(), series);
         Ok(table.value(0))
     });
     let results = join_all(results).await;
@@ -150,6 +154,11 @@ async fn ask(
 
 fn queries(names: &[&str]) -> Vec<String> {
     names.iter().map(|name| format!("sum by (pod) (rate({name}[1m]))")).collect()
+}
+
+/// Queries of the metrics with these numbers, whose names end so.
+fn hits(numbers: std::ops::Range<usize>, end: &str) -> Vec<String> {
+    numbers.map(|number| format!("hits_{number}{end}")).collect()
 }
 
 const TEN: [&str; 10] = [
@@ -191,7 +200,7 @@ async fn queries_of_any_shape_share_a_request_once_each_is_known_to_be_small() {
 #[tokio::test(start_paused = true)]
 async fn a_request_has_so_many_queries_and_bytes_at_most() {
     let (joiner, seen) = joiner();
-    let many: Vec<String> = (0..200).map(|n| format!("hits_{n}")).collect();
+    let many = hits(0..200, "");
     let long: Vec<String> =
         (0..20).map(|n| format!("hits_{n}{{app=\"{}\"}}", "x".repeat(5_000))).collect();
     for (asked, requests) in [(&many, 200), (&many, 4), (&long, 20), (&long, 10)] {
@@ -205,7 +214,7 @@ async fn a_request_has_so_many_queries_and_bytes_at_most() {
 async fn many_queries_of_users_do_not_make_those_of_templates_be_forgotten() {
     let (joiner, seen) = joiner();
     ask(&joiner, &seen, &queries(&TEN)).await;
-    let many: Vec<String> = (0..20_000).map(|n| format!("hits_{n}_user")).collect();
+    let many = hits(0..20_000, "_user");
     for some in many.chunks(500) {
         assert!(ask(&joiner, &seen, some).await.0.iter().all(Result::is_ok));
     }
@@ -298,7 +307,7 @@ async fn what_a_request_took_corrects_what_its_queries_took_while_all_were_measu
 #[tokio::test(start_paused = true)]
 async fn a_request_that_waits_for_its_turn_is_not_late() {
     let (joiner, seen) = joiner();
-    let mine: Vec<String> = (0..8).map(|n| format!("hits_{n}_user")).collect();
+    let mine = hits(0..8, "_user");
     ask(&joiner, &seen, &mine).await;
     seen.lock().unwrap().delay = Duration::from_secs(5);
     // A user's queries have two seats.
@@ -331,8 +340,8 @@ async fn after_an_outage_queries_are_joined_again_within_two_minutes() {
 #[tokio::test(start_paused = true)]
 async fn what_spoils_users_requests_leaves_those_of_templates_as_they_are() {
     let (joiner, seen) = joiner();
-    let users: Vec<String> = (0..20).map(|n| format!("hits_{n}_user_bad")).collect();
-    let templates: Vec<String> = (0..64).map(|n| format!("hits_{n}")).collect();
+    let users = hits(0..20, "_user_bad");
+    let templates = hits(0..64, "");
     ask(&joiner, &seen, &users).await;
     ask(&joiner, &seen, &templates).await;
     seen.lock().unwrap().bad = Bad::Stray;
@@ -346,7 +355,7 @@ async fn a_query_that_is_good_by_itself_and_spoils_every_request_is_set_apart() 
     ask(&joiner, &seen, &queries(&TEN)).await;
     seen.lock().unwrap().bad = Bad::Stray;
     // Others succeed in between.
-    let others: Vec<String> = (20..30).map(|n| format!("hits_{n}")).collect();
+    let others = hits(20..30, "");
     ask(&joiner, &seen, &others).await;
     for _ in 0..4 {
         ask(&joiner, &seen, &queries(&TEN)).await;
@@ -362,8 +371,8 @@ async fn a_query_that_is_good_by_itself_and_spoils_every_request_is_set_apart() 
 #[tokio::test(start_paused = true)]
 async fn queries_that_spoil_each_request_do_not_end_the_joining_of_others() {
     let (joiner, seen) = joiner();
-    let bad: Vec<String> = (0..200).map(|n| format!("hits_{n}_user_bad")).collect();
-    let good: Vec<String> = (0..64).map(|n| format!("hits_{n}_user")).collect();
+    let bad = hits(0..200, "_user_bad");
+    let good = hits(0..64, "_user");
     ask(&joiner, &seen, &bad).await;
     ask(&joiner, &seen, &good).await;
     seen.lock().unwrap().bad = Bad::Stray;
@@ -399,22 +408,19 @@ async fn a_query_that_is_small_now_and_then_is_not_joined() {
 async fn what_fails_with_others_as_if_the_server_were_down_is_found() {
     for others in [0, 70] {
         let (joiner, seen) = joiner();
-        let others: Vec<String> = (20..20 + others).map(|n| format!("hits_{n}")).collect();
+        let others = hits(20..20 + others, "");
         ask(&joiner, &seen, &queries(&TEN)).await;
         ask(&joiner, &seen, &others).await;
         (seen.lock().unwrap().bad, seen.lock().unwrap().delay) =
             (Bad::Cut, Duration::from_millis(5));
-        let mut failed = 0;
         for round in 0..40 {
             let both = [queries(&TEN), others.clone()].concat();
             let (results, sent) = ask(&joiner, &seen, &both).await;
             let failures = results.iter().filter(|result| result.is_err()).count();
-            failed += usize::from(failures > 0);
             assert!(round == 0 || failures == 0, "{round}: {failures}");
             assert!(round == 0 || sent <= 100, "{round}: {sent}");
             tokio::time::advance(Duration::from_secs(15)).await;
         }
-        assert!(failed <= 1, "{failed}");
     }
 }
 
@@ -422,7 +428,7 @@ async fn what_fails_with_others_as_if_the_server_were_down_is_found() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_stays_down_is_asked_a_few_times() {
     let (joiner, seen) = joiner();
-    let many: Vec<String> = (0..300).map(|n| format!("hits_{n}")).collect();
+    let many = hits(0..300, "");
     ask(&joiner, &seen, &many).await;
     ask(&joiner, &seen, &many).await;
     seen.lock().unwrap().bad = Bad::Down;
@@ -439,7 +445,7 @@ async fn a_server_that_stays_down_is_asked_a_few_times() {
 #[tokio::test(start_paused = true)]
 async fn what_is_too_large_together_is_sent_twice_no_more_than_now_and_then() {
     let (joiner, seen) = joiner();
-    let many: Vec<String> = (0..600).map(|n| format!("hits_{n}")).collect();
+    let many = hits(0..600, "");
     ask(&joiner, &seen, &many).await;
     seen.lock().unwrap().longest = 2_000;
     ask(&joiner, &seen, &many).await;
@@ -456,7 +462,7 @@ async fn what_is_too_large_together_is_sent_twice_no_more_than_now_and_then() {
 #[tokio::test(start_paused = true)]
 async fn a_slow_moment_of_the_server_ends_the_joining_for_a_minute() {
     let (joiner, seen) = joiner();
-    let many: Vec<String> = (0..300).map(|n| format!("hits_{n}")).collect();
+    let many = hits(0..300, "");
     ask(&joiner, &seen, &many).await;
     assert_eq!(ask(&joiner, &seen, &many).await.1, 5);
     seen.lock().unwrap().delay = Duration::from_secs(3);

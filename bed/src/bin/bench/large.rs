@@ -99,6 +99,7 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
     }));
     add(replace_pods(&world, &running, &one).await);
 
+    show_progress("waiting until no window for scaling down is left of the start");
     tokio::time::sleep_until((begun.0 + WINDOW + 4 * ROUND).into()).await;
     let leader = running.processes.remove(0);
     // Of all of its life.
