@@ -30,8 +30,14 @@ pub async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
         }
     };
     all_decided().await;
-    // Without a side, what was created before is still written and compacted.
-    tokio::time::sleep(ROUND * if side.is_none() { 2 } else { 1 }).await;
+    let warm_up = match side {
+        // It has settled.
+        Some(Side::Alone) => 0,
+        Some(_) => 1,
+        // What was created before is still written and compacted.
+        None => 2,
+    };
+    tokio::time::sleep(ROUND * warm_up).await;
     let meter = Meter::new(world, running.as_ref());
     let block = meter.measure(rounds).await;
     all_decided().await;
