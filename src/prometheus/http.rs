@@ -242,6 +242,25 @@ mod tests {
     use crate::prometheus::Client;
     use crate::serve::{ForwardOptions, ForwardTarget, ServingCertificate, TlsOptions, listen};
 
+    /// What is not read yet is another matter over HTTP/2.
+    #[tokio::test]
+    async fn a_response_says_over_which_version_of_http_it_came() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}/", listener.local_addr().unwrap());
+        tokio::spawn(async move {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut request = vec![0; 1_000];
+            stream.read(&mut request).await.unwrap();
+            let response = b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n";
+            stream.write_all(response).await.unwrap();
+        });
+        let http = Http::new(Url::parse(&url).unwrap(), &Options::new(&url)).unwrap();
+        let request = http::Request::get(&url).body(Bytes::new()).unwrap();
+        let response = http.send(request).await.unwrap_or_else(|_| panic!("a response"));
+        assert_eq!(response.version(), http::Version::HTTP_10);
+    }
+
     #[tokio::test]
     async fn a_renewed_ca_is_reloaded_without_a_restart() {
         let _ = rustls::crypto::ring::default_provider().install_default();

@@ -3,5 +3,6 @@
 mod ahead;
 mod coalescer;
 mod join;
+mod join_failures;
 mod quotas;
 mod store;

@@ -1,0 +1,263 @@
+//! Requests of several queries that fail: because of some of them, or because of the server.
+
+use super::join::{Bad, TEN, ask, counted_joiner, hits, joiner, queries};
+use crate::prometheus::Flow;
+use crate::promql::union::QUERY_LABEL;
+use futures::future::{self, join_all};
+use std::sync::Arc;
+use std::time::Duration;
+
+#[tokio::test(start_paused = true)]
+async fn a_query_that_spoils_a_request_fails_alone_and_stays_alone() {
+    for (bad, late) in [(Bad::Refused, false), (Bad::Late, true)] {
+        let (joiner, seen) = joiner();
+        ask(&joiner, &seen, &queries(&TEN)).await;
+        seen.lock().unwrap().bad = bad;
+        let begun = tokio::time::Instant::now();
+        let others = join_all(queries(&TEN[..9]).into_iter().map(async |query| {
+            let flows = vec![Flow::Namespace("shop".into())];
+            let result = joiner.clone().query(query, flows).await;
+            (result.is_ok(), begun.elapsed())
+        }));
+        let spoiled = joiner.clone().query(queries(&TEN).remove(9), vec![Flow::Shared]);
+        let (others, spoiled) = future::join(others, spoiled).await;
+        assert!(spoiled.is_err());
+        for (ok, took) in others {
+            assert!(ok && took < Duration::from_secs(if late { 3 } else { 1 }), "{took:?}");
+        }
+        for _ in 0..2 {
+            let (results, sent) = ask(&joiner, &seen, &queries(&TEN)).await;
+            assert!(results[..9].iter().all(Result::is_ok) && results[9].is_err());
+            assert_eq!(sent, 2);
+        }
+        // It succeeds again: for five minutes it is not trusted.
+        seen.lock().unwrap().bad = Bad::Fine;
+        assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 2);
+        tokio::time::advance(Duration::from_secs(301)).await;
+        assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 2);
+        assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_of_several_that_is_given_up_is_no_failure_of_prometheus() {
+    let metrics = Arc::default();
+    let (joiner, seen) = counted_joiner(&metrics);
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    seen.lock().unwrap().delay = Duration::from_secs(3);
+    let (results, _) = ask(&joiner, &seen, &queries(&TEN)).await;
+    assert!(results.iter().all(Result::is_ok));
+    let text = metrics.prometheus_text();
+    let counted = |line: &&str| line.starts_with("plimsoll_prometheus_requests_total");
+    let counted: Vec<&str> = text.lines().filter(counted).collect();
+    assert!(
+        counted.contains(&"plimsoll_prometheus_requests_total{outcome=\"given_up\"} 1")
+            && counted.len() == 2,
+        "{counted:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_of_none_of_the_queries_is_no_answer() {
+    let (joiner, seen) = joiner();
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    seen.lock().unwrap().bad = Bad::Stray;
+    let (results, sent) = ask(&joiner, &seen, &queries(&TEN)).await;
+    assert_eq!(results, (0..10).map(|n| Ok(f64::from(n))).collect::<Vec<_>>());
+    // All, a part of three, another, one of four, and each of these.
+    assert_eq!(sent, 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_is_down_is_asked_twice() {
+    let (joiner, seen) = joiner();
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    seen.lock().unwrap().bad = Bad::Down;
+    let (results, sent) = ask(&joiner, &seen, &queries(&TEN)).await;
+    assert!(results.iter().all(|result| result.as_ref().is_err_and(|error| error.contains("503"))));
+    // For all, and for one by itself.
+    assert_eq!(sent, 2);
+    seen.lock().unwrap().bad = Bad::Fine;
+    assert_eq!(ask(&joiner, &seen, &queries(&TEN)).await.1, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_an_outage_queries_are_joined_again_within_two_minutes() {
+    let (joiner, seen) = joiner();
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    // Nothing answers: each query of the request is then late by itself.
+    seen.lock().unwrap().delay = Duration::from_secs(100);
+    let (results, _) = ask(&joiner, &seen, &queries(&TEN)).await;
+    assert!(results.iter().all(Result::is_err));
+    seen.lock().unwrap().delay = Duration::ZERO;
+    tokio::time::advance(Duration::from_secs(61)).await;
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    let sent = ask(&joiner, &seen, &queries(&TEN)).await.1;
+    assert!(sent <= 2, "{sent}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_spoils_users_requests_leaves_those_of_templates_as_they_are() {
+    let (joiner, seen) = joiner();
+    let users = hits(0..20, "_user_bad");
+    let templates = hits(0..64, "");
+    ask(&joiner, &seen, &users).await;
+    ask(&joiner, &seen, &templates).await;
+    seen.lock().unwrap().bad = Bad::Stray;
+    ask(&joiner, &seen, &users).await;
+    assert_eq!(ask(&joiner, &seen, &templates).await.1, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_query_that_is_good_by_itself_and_spoils_every_request_is_set_apart() {
+    let (joiner, seen) = joiner();
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    seen.lock().unwrap().bad = Bad::Stray;
+    // Others succeed in between.
+    let others = hits(20..30, "");
+    ask(&joiner, &seen, &others).await;
+    for _ in 0..4 {
+        ask(&joiner, &seen, &queries(&TEN)).await;
+        ask(&joiner, &seen, &others).await;
+    }
+    let (results, _) = ask(&joiner, &seen, &queries(&TEN)).await;
+    assert!(results.iter().all(Result::is_ok));
+    let spoils = |query: &&String| query.contains("bad") && query.contains(QUERY_LABEL);
+    assert_eq!(seen.lock().unwrap().queries.iter().find(spoils), None);
+}
+
+/// Of 64 queries those beside them, and of no other namespace's.
+#[tokio::test(start_paused = true)]
+async fn queries_that_spoil_each_request_do_not_end_the_joining_of_others() {
+    let (joiner, seen) = joiner();
+    let bad = hits(0..200, "_user_bad");
+    let good = hits(0..64, "_user");
+    ask(&joiner, &seen, &bad).await;
+    ask(&joiner, &seen, &good).await;
+    seen.lock().unwrap().bad = Bad::Stray;
+    for _ in 0..3 {
+        assert!(ask(&joiner, &seen, &bad).await.0.iter().all(Result::is_ok));
+        let sent = ask(&joiner, &seen, &good).await.1;
+        assert!(sent <= 4, "{sent}");
+    }
+    // One of many: the request is sent in parts until it is found.
+    let few: Vec<String> = good.iter().chain(&bad[..1]).cloned().collect();
+    tokio::time::advance(Duration::from_secs(301)).await;
+    ask(&joiner, &seen, &few).await;
+    for most in [14, 14, 6] {
+        let sent = ask(&joiner, &seen, &few).await.1;
+        assert!(sent <= most, "{sent}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_query_that_is_small_now_and_then_is_not_joined() {
+    let (joiner, seen) = joiner();
+    for round in 0..6 {
+        seen.lock().unwrap().bad = if round % 2 == 0 { Bad::Fine } else { Bad::Large };
+        assert!(ask(&joiner, &seen, &queries(&TEN)).await.0.iter().all(Result::is_ok));
+        tokio::time::advance(Duration::from_secs(15)).await;
+    }
+    let sent = ask(&joiner, &seen, &queries(&TEN)).await.1;
+    assert_eq!(sent, 2, "the nine others share a request");
+}
+
+/// A proxy that gives up some answers, for example.
+#[tokio::test(start_paused = true)]
+async fn what_fails_with_others_as_if_the_server_were_down_fails_none() {
+    for (bad, others) in [(Bad::Cut, 0), (Bad::Cut, 70), (Bad::CutAtOnce, 0), (Bad::CutAtOnce, 70)]
+    {
+        let (joiner, seen) = joiner();
+        let others = hits(20..20 + others, "");
+        ask(&joiner, &seen, &queries(&TEN)).await;
+        ask(&joiner, &seen, &others).await;
+        (seen.lock().unwrap().bad, seen.lock().unwrap().delay) = (bad, Duration::from_millis(5));
+        for round in 0..40 {
+            let both = [queries(&TEN), others.clone()].concat();
+            let (results, sent) = ask(&joiner, &seen, &both).await;
+            let failures = results.iter().filter(|result| result.is_err()).count();
+            assert_eq!(failures, 0, "{round}");
+            assert!(round == 0 || sent <= 100, "{round}: {sent}");
+            tokio::time::advance(Duration::from_secs(15)).await;
+        }
+    }
+}
+
+/// An outage costs no storm, and what was joined before is joined after it.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_stays_down_is_asked_twice_for_each_request() {
+    for (queries, requests) in [(3, 1), (10, 1), (300, 5)] {
+        let (joiner, seen) = joiner();
+        let many = hits(0..queries, "");
+        ask(&joiner, &seen, &many).await;
+        ask(&joiner, &seen, &many).await;
+        seen.lock().unwrap().bad = Bad::Down;
+        for _ in 0..10 {
+            let sent = ask(&joiner, &seen, &many).await.1;
+            assert!(sent <= 2 * requests, "{sent}");
+            tokio::time::advance(Duration::from_secs(15)).await;
+        }
+        seen.lock().unwrap().bad = Bad::Fine;
+        assert_eq!(ask(&joiner, &seen, &many).await.1, requests);
+    }
+}
+
+/// Together they are too much for the server, or for a proxy: fewer are joined for a while.
+#[tokio::test(start_paused = true)]
+async fn what_is_too_much_together_is_sent_twice_no_more_than_now_and_then() {
+    for status in [403, 414, 422, 502, 504] {
+        let (joiner, seen) = joiner();
+        let many = hits(0..600, "");
+        ask(&joiner, &seen, &many).await;
+        seen.lock().unwrap().longest = (2_000, status);
+        seen.lock().unwrap().delay = Duration::from_millis(5);
+        let mut sent = 0;
+        for round in 0..40 {
+            let (results, requests) = ask(&joiner, &seen, &many).await;
+            let failures = results.iter().filter(|result| result.is_err()).count();
+            assert_eq!(failures, 0, "{status}, {round}");
+            sent += requests;
+            tokio::time::advance(Duration::from_secs(15)).await;
+        }
+        // All are measured by themselves once in ten minutes.
+        assert!(sent <= 40 * 45 + 2 * 600, "{status}: {sent}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_moment_of_the_server_ends_the_joining_for_a_minute() {
+    let (joiner, seen) = joiner();
+    let many = hits(0..300, "");
+    ask(&joiner, &seen, &many).await;
+    assert_eq!(ask(&joiner, &seen, &many).await.1, 5);
+    seen.lock().unwrap().delay = Duration::from_secs(3);
+    ask(&joiner, &seen, &many).await;
+    seen.lock().unwrap().delay = Duration::ZERO;
+    tokio::time::advance(Duration::from_secs(61)).await;
+    ask(&joiner, &seen, &many).await;
+    let sent = ask(&joiner, &seen, &many).await.1;
+    assert!(sent < 20, "{sent}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_users_slow_queries_fail_none_of_the_others() {
+    let (joiner, seen) = joiner();
+    let flow = |name: &str| vec![Flow::User(name.into())];
+    let ask_both = async || {
+        let query = |text: &str, user: &str| joiner.clone().query(text.to_owned(), flow(user));
+        future::join(query("hits_1_user", "shop"), query("hits_2_user", "zz")).await
+    };
+    ask_both().await.0.unwrap();
+    // The seats of `zz` are taken for longer than a user's query may wait.
+    seen.lock().unwrap().delay = Duration::from_secs(100);
+    let slow = (0..40).map(|n| joiner.clone().query(format!("slow_{n}"), flow("zz")));
+    let slow = tokio::spawn(join_all(slow));
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    seen.lock().unwrap().delay = Duration::ZERO;
+    let begun = tokio::time::Instant::now();
+    let both =
+        future::select(Box::pin(ask_both()), Box::pin(tokio::time::sleep(Duration::from_secs(60))));
+    let future::Either::Left((both, _)) = both.await else { panic!("they wait") };
+    assert!(both.0.is_ok(), "{:?} after {:?}", both.0.err(), begun.elapsed());
+    slow.abort();
+}
