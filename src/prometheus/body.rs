@@ -72,6 +72,12 @@ impl Body {
         self.took
     }
 
+    /// The same, which makes no other body wait: it may be read much later.
+    pub(super) fn without_place(mut self) -> Self {
+        self.content.place = None;
+        self
+    }
+
     /// The bytes, and their reservation in the budget.
     pub fn into_parts(self) -> (Content, Reservation) {
         (self.content, self.reservation)

@@ -185,7 +185,8 @@ impl Client {
             ("limit", MAX_USER_SERIES),
         ];
         let form = if Flow::are_users(flows) { &form[..] } else { &form[..3] };
-        self.body(Request { path: "api/v1/series", form, flows, get: self.get }).await
+        let request = Request { path: "api/v1/series", form, flows, get: self.get };
+        self.body(request).await.map(Body::without_place)
     }
 
     /// For how long all requests have failed; none if the last one succeeded. Users' own queries that were late
@@ -335,8 +336,10 @@ impl Client {
         let limit = limit.min(most);
         let mut reservation = self.budget.reserve(flow);
         let large = if user { &self.large_of_users } else { &self.large };
-        // Over HTTP/2, what is not read yet holds up the other responses of the connection.
-        let large = (response.version() < Version::HTTP_2).then_some(large);
+        // Over HTTP/2, what is not read yet holds up the other responses of the connection. What has a limit of its own is
+        // small, and its time is short.
+        let waits = response.version() < Version::HTTP_2 && most == usize::MAX;
+        let large = waits.then_some(large);
         let mut content = Content::default();
         let mut chunks = response.into_body();
         while let Some(chunk) = chunks.next().await {

@@ -145,11 +145,12 @@ impl Transport for Http {
             let request = client.request(head.method, head.uri.to_string());
             let sent = request.headers(head.headers).body(body).send();
             let received = sent.await.map_err(failed)?;
-            let (status, headers) = (received.status(), received.headers().clone());
+            let mut response = http::Response::new(());
+            (*response.status_mut(), *response.version_mut()) =
+                (received.status(), received.version());
+            *response.headers_mut() = received.headers().clone();
             let body = received.bytes_stream().map_err(failed).boxed();
-            let mut response = http::Response::new(body);
-            (*response.status_mut(), *response.headers_mut()) = (status, headers);
-            Ok(response)
+            Ok(response.map(|()| body))
         }
         .boxed()
     }

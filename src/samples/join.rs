@@ -2,15 +2,17 @@
 //! for a request besides what the query in it takes, which is often less than 0.1 ms.
 //!
 //! Only small queries are joined, and none that may spoil the others: a query is sent by itself until it has
-//! succeeded quickly with few series. A request of several that fails because of what was asked is sent in parts, down to
-//! the few that spoil it; these stay by themselves for a while. Failures of the server are those of all.
+//! succeeded quickly with few series. A request of several that fails is sent in parts, down to the few that spoil it; these
+//! stay by themselves for a while. If the server is down, which one query by itself tells, all of them fail.
 
 use super::flight::TableResult;
+use super::request_failure::RequestFailure;
 use super::table::Table;
 use crate::blocking;
 use crate::prometheus::{Body, Client, Error, Flow, Within, shortened};
 use crate::promql::union::{self, MEMBER_OVERHEAD};
 use crate::supervise::Spawner;
+use futures::future::join_all;
 use lru::LruCache;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -24,11 +26,12 @@ use tokio::time::Instant;
 const JOIN_DELAY: Duration = Duration::from_millis(1);
 /// The most queries of a request.
 const MAX_QUERIES: usize = 64;
-/// The same for a while after one that was too long or too large, or that the server gave up.
+/// The same for a while after one that was too long, too large, or otherwise too much at once.
 const FEWER_QUERIES: usize = 16;
 const FEWER: Duration = Duration::from_secs(300);
-/// The most bytes of a request's query: VictoriaMetrics takes 16 KiB by default.
+/// The most bytes of a request's query, as VictoriaMetrics takes 16 KiB by default, and of a query that is joined.
 const MAX_BYTES: usize = 12 << 10;
+const MAX_MEMBER_BYTES: usize = MAX_BYTES / 4;
 /// The most series of a request, and of a query that is joined, by its last result.
 const MAX_SERIES: usize = 5_000;
 const MAX_QUERY_SERIES: usize = 1_000;
@@ -39,10 +42,10 @@ const MAX_QUERY_TIME: Duration = Duration::from_millis(250);
 /// response has more bytes: one of them is not as small as it was.
 const WITHIN: Within = Within { time: Duration::from_secs(2), bytes: MAX_RESPONSE };
 const MAX_RESPONSE: usize = 2 << 20;
-/// The parts in which a request is sent that failed because of what was asked. Of so few queries each is sent by itself.
+/// The parts in which a request is sent that failed. Of so few queries each is sent by itself.
 const PARTS: usize = 4;
 /// After a request that took longer, its queries are measured by themselves again.
-const SLOW: Duration = Duration::from_secs(1);
+pub(super) const SLOW: Duration = Duration::from_secs(1);
 /// The most bytes of the result of a query that is joined.
 const MAX_QUERY_BYTES: usize = MAX_RESPONSE / 8;
 /// For how long what a query took is believed.
@@ -85,10 +88,6 @@ struct Group {
     waiting: Vec<Member>,
     /// Until when a request has fewer queries.
     fewer_until: Option<Instant>,
-    /// When a request last succeeded.
-    succeeded: Option<Instant>,
-    /// Since when requests of several have failed as if the server were down.
-    down_since: Option<Instant>,
 }
 
 impl Default for Group {
@@ -97,8 +96,6 @@ impl Default for Group {
             known: LruCache::new(NonZeroUsize::new(MAX_KNOWN).expect("it is not zero")),
             waiting: Vec::new(),
             fewer_until: None,
-            succeeded: None,
-            down_since: None,
         }
     }
 }
@@ -153,6 +150,9 @@ impl Joiner {
         query: &str,
         flows: &[Flow],
     ) -> Option<oneshot::Receiver<Option<TableResult>>> {
+        if query.len() > MAX_MEMBER_BYTES {
+            return None;
+        }
         let now = Instant::now();
         let group = group_of(flows);
         let known = self.groups()[group].known.get(&key).cloned()?;
@@ -196,7 +196,7 @@ impl Joiner {
                 || series + member.series > MAX_SERIES
                 || took + member.took > MAX_TIME;
             if full {
-                self.send(group, std::mem::take(&mut request), false);
+                self.send(group, std::mem::take(&mut request));
                 (bytes, series, took) = (0, 0, Duration::ZERO);
             }
             bytes += more;
@@ -204,62 +204,76 @@ impl Joiner {
             took += member.took;
             request.push(member);
         }
-        self.send(group, request, false);
+        self.send(group, request);
     }
 
-    /// Sends queries as one request, which may be a part of one that failed. Those who wait for a query that is dropped
-    /// send it by itself.
-    fn send(&self, group: usize, members: Vec<Member>, is_part: bool) {
+    /// Sends queries as one request. Those who wait for a query that is dropped send it by itself.
+    fn send(&self, group: usize, members: Vec<Member>) {
         if members.len() < 2 {
             return;
         }
         let joiner = self.clone();
         self.0.spawner.spawn(async move {
-            let started = Instant::now();
-            let result = joiner.query_joined(group, &members).await;
-            let queries = members.len();
-            match &result {
-                Ok((_, took)) => {
-                    tracing::debug!(queries, ?took, "Queried Prometheus, several at once")
-                }
-                Err(error) => tracing::debug!(queries, %error, "Failed to query several at once"),
-            }
-            let (tables, took) = match result {
-                Ok(answer) => answer,
-                Err(error) => return joiner.failed(group, members, (error, started), is_part),
-            };
-            joiner.groups()[group].succeeded(&members, &tables, took);
-            for (member, table) in members.into_iter().zip(tables) {
-                let _ = member.answer.send(Some(table.map(Arc::new).map_err(Into::into)));
+            let Err((members, failure)) = joiner.ask(group, members).await else { return };
+            let is_of_all = failure.is_of_all(group == USERS)
+                || failure.is_about_server() && !joiner.serves(&members).await;
+            if is_of_all {
+                fail(members, &failure.error);
+            } else if joiner.is_sent_in_parts(group, &members, &failure) {
+                joiner.send_in_parts(group, members).await;
             }
         });
     }
 
-    /// Answers the queries of a request that failed, which was sent then, or sends them in parts.
-    fn failed(
+    /// Asks queries in one request, and answers them if it succeeds.
+    async fn ask(
         &self,
         group: usize,
-        mut members: Vec<Member>,
-        (error, started): (Error, Instant),
-        is_part: bool,
-    ) {
-        match self.record_failure(group, &members, (&error, started), is_part) {
-            Next::Fail => {
-                for member in members {
-                    let _ = member.answer.send(Some(Err(error.clone().into())));
+        members: Vec<Member>,
+    ) -> Result<(), (Vec<Member>, RequestFailure)> {
+        let (queries, started) = (members.len(), Instant::now());
+        let (tables, took) = match self.query_joined(group, &members).await {
+            Ok(answer) => answer,
+            Err(error) => {
+                tracing::debug!(queries, %error, "Failed to query several at once");
+                return Err((members, RequestFailure { error, after: started.elapsed() }));
+            }
+        };
+        tracing::debug!(queries, ?took, "Queried Prometheus, several at once");
+        self.groups()[group].succeeded(&members, &tables, took);
+        for (member, table) in members.into_iter().zip(tables) {
+            let _ = member.answer.send(Some(table.map(Arc::new).map_err(Into::into)));
+        }
+        Ok(())
+    }
+
+    /// Whether the server serves one of these queries by itself. A proxy may say it is down of what is too much at once.
+    async fn serves(&self, members: &[Member]) -> bool {
+        // Any: one may be bad by itself, by now.
+        let any = self.0.hasher.hash_one(Instant::now().into_std()) as usize % members.len();
+        let Member { text, flows, .. } = &members[any];
+        match self.0.client.query_within(text, flows, Some(WITHIN)).await {
+            Ok(_) => true,
+            Err(error) => !error.is_about_server() && !matches!(error, Error::Timeout(_)),
+        }
+    }
+
+    /// Sends the queries of a request that failed in parts, and those of a part that fails again.
+    async fn send_in_parts(&self, group: usize, members: Vec<Member>) {
+        let (mut failed, mut is_whole) = (vec![members], true);
+        while !failed.is_empty() {
+            let parts = std::mem::take(&mut failed).into_iter().flat_map(parts_of);
+            let results = join_all(parts.map(|part| self.ask(group, part))).await;
+            if std::mem::take(&mut is_whole) && results.iter().all(Result::is_ok) {
+                self.groups()[group].fewer_until = Some(Instant::now() + FEWER);
+            }
+            for (members, failure) in results.into_iter().filter_map(Result::err) {
+                if failure.is_of_all(group == USERS) {
+                    fail(members, &failure.error);
+                } else if self.is_sent_in_parts(group, &members, &failure) {
+                    failed.push(members);
                 }
             }
-            Next::Split => {
-                members.retain(|member| !member.answer.is_closed());
-                let of_part = members.len().div_ceil(PARTS);
-                // The last one has one more rather than be a part by itself, of which nothing would be learned.
-                while members.len() > of_part + 1 {
-                    let rest = members.split_off(of_part);
-                    self.send(group, std::mem::replace(&mut members, rest), true);
-                }
-                self.send(group, members, true);
-            }
-            Next::Single => {}
         }
     }
 
@@ -278,49 +292,29 @@ impl Joiner {
         Ok((tables?, took))
     }
 
-    /// Notes that a request failed, which was sent then. Returns what is done about it.
-    fn record_failure(
-        &self,
-        group: usize,
-        members: &[Member],
-        (error, started): (&Error, Instant),
-        is_part: bool,
-    ) -> Next {
-        let now = Instant::now();
-        let mut groups = self.groups();
-        let answered = |group: &Group| group.succeeded.is_some_and(|last| last > started);
-        let is_up = groups.iter().any(answered);
-        let of_group = &mut groups[group];
-        let is_about_server = error.is_about_server();
-        match error {
-            // What found no seat is one user's: others have seats of their own.
-            Error::Overloaded(_) if group == USERS => return Next::Single,
-            // More requests would not help.
-            Error::Overloaded(_) | Error::Unavailable { status: 429, .. } | Error::Settings(_) => {
-                return Next::Fail;
-            }
-            _ if is_about_server && !is_up && of_group.believes(members, started, is_part) => {
-                of_group.down_since.get_or_insert(now);
-                return Next::Fail;
-            }
-            _ => {}
-        }
-        let is_of_size = matches!(error, Error::TooLong { .. } | Error::InvalidResponse(_));
-        if (is_of_size || is_about_server && is_up) && !is_part {
+    /// Whether the queries of a request that failed are sent in parts. Else each is sent by itself, and may have spoilt it.
+    fn is_sent_in_parts(&self, group: usize, members: &[Member], failure: &RequestFailure) -> bool {
+        let (now, error) = (Instant::now(), &failure.error);
+        let of_group = &mut self.groups()[group];
+        if matches!(error, Error::TooLong { .. } | Error::InvalidResponse(_)) {
             of_group.fewer_until = Some(now + FEWER);
         }
-        // Others' responses fill what templates and rules share.
-        let is_own = !matches!(error, Error::Memory { .. }) || group == USERS;
-        let is_late = matches!(error, Error::Timeout(_) | Error::Memory { .. });
-        if members.len() > PARTS && !is_late {
-            return Next::Split;
+        let is_late = failure.is_late() || matches!(error, Error::Memory { .. });
+        if members.len() > PARTS && !is_late && !matches!(error, Error::Overloaded(_)) {
+            return true;
         }
-        let may_be_server = is_late || is_about_server || matches!(error, Error::Partial(_));
+        // Others' responses fill what templates and rules share, and others take their seats.
+        let is_own = match error {
+            Error::Memory { .. } => group == USERS,
+            error => !matches!(error, Error::Overloaded(_)),
+        };
+        let may_be_server =
+            is_late || failure.is_about_server() || matches!(error, Error::Partial(_));
         let until = now + if may_be_server { ALONE_AFTER_OUTAGE } else { ALONE };
         for member in members.iter().filter(|_| is_own) {
             of_group.spoilt(member, until);
         }
-        Next::Single
+        false
     }
 
     /// Sends a query by itself, and decodes its response.
@@ -358,7 +352,6 @@ impl Joiner {
         let before = group.known.peek(&key).cloned();
         let known = match result {
             Ok(table) => {
-                (group.succeeded, group.down_since) = (Some(now), None);
                 if matches!(before, Some(Known::Alone { until }) if until > now) {
                     return;
                 }
@@ -408,15 +401,27 @@ fn flows_of(group: usize, members: &[Member]) -> Vec<Flow> {
 /// The tables of the members, and how long the request took.
 type Answer = (Vec<Result<Table, Error>>, Duration);
 
-/// What is done after a request of several has failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
-    /// Each of its queries fails: it was the server.
-    Fail,
-    /// It is sent in parts.
-    Split,
-    /// Each is sent by itself.
-    Single,
+/// The parts of a request that failed, without those that nobody waits for any more: of two queries at least, as of one
+/// nothing would be learned.
+fn parts_of(mut members: Vec<Member>) -> Vec<Vec<Member>> {
+    members.retain(|member| !member.answer.is_closed());
+    let of_part = members.len().div_ceil(PARTS).max(2);
+    let mut parts = Vec::new();
+    while members.len() > of_part + 1 {
+        let rest = members.split_off(of_part);
+        parts.push(std::mem::replace(&mut members, rest));
+    }
+    if members.len() > 1 {
+        parts.push(members);
+    }
+    parts
+}
+
+/// Queries for which the error of their request is theirs.
+fn fail(members: Vec<Member>, error: &Error) {
+    for member in members {
+        let _ = member.answer.send(Some(Err(error.clone().into())));
+    }
 }
 
 impl Group {
@@ -428,7 +433,6 @@ impl Group {
         request_took: Duration,
     ) {
         let now = Instant::now();
-        (self.succeeded, self.down_since) = (Some(now), None);
         let alone: Duration = members.iter().map(|member| member.took).sum();
         for (member, table) in members.iter().zip(tables) {
             let part = match alone.is_zero() {
@@ -448,21 +452,6 @@ impl Group {
                 *until = believed_until(member.key, now);
             }
             *series = table.as_ref().map_or(*series, Table::series);
-        }
-    }
-
-    /// Whether the server is down, as a request says that was sent then. Not the second time, and not if a query has spoilt
-    /// another: parts tell. If they say the same, it is, and an outage costs five requests in the place of one.
-    fn believes(&self, members: &[Member], started: Instant, is_part: bool) -> bool {
-        let has_spoilt = |member: &Member| {
-            matches!(self.known.peek(&member.key), Some(Known::Fast { spoilt: 1.., .. }))
-        };
-        match is_part {
-            true => members.len() > PARTS,
-            false => {
-                let is_first = self.down_since.is_none_or(|since| since >= started);
-                is_first && !members.iter().any(has_spoilt)
-            }
         }
     }
 

@@ -11,6 +11,7 @@ mod join;
 mod metric_types;
 mod objects;
 mod recent_quota;
+mod request_failure;
 mod result;
 mod shape_queries;
 mod store;
