@@ -252,7 +252,7 @@ mod tests {
         tokio::spawn(async move {
             let (mut stream, _) = listener.accept().await.unwrap();
             let mut request = vec![0; 1_000];
-            stream.read(&mut request).await.unwrap();
+            assert!(stream.read(&mut request).await.unwrap() > 0);
             let response = b"HTTP/1.0 200 OK\r\ncontent-length: 0\r\n\r\n";
             stream.write_all(response).await.unwrap();
         });

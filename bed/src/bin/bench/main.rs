@@ -101,8 +101,7 @@ fn run_command(arguments: &[String]) -> ExitCode {
             return run_mixed(autoscalers, seeds, true);
         }
         ["--growth", rest @ ..] => {
-            runtime().block_on(growth::run(rest.first().copied()));
-            return ExitCode::SUCCESS;
+            return met(runtime().block_on(growth::run(rest.first().copied())));
         }
         ["--reaction", rest @ ..] => {
             let steps = rest.first().map_or(16, |number| number.parse().expect("a number"));
