@@ -26,10 +26,14 @@ pub(super) enum Bad {
     Cut,
     /// The same, at once.
     CutAtOnce,
+    /// The same, of the query by itself, too.
+    CutAlone,
     /// It has more than may be joined.
     Large,
     /// The server can't serve anything.
     Down,
+    /// The same, after the second request. The first one gets the same answer.
+    Dying,
 }
 
 /// A server that gives each query of a metric `hits_<number>` a series with the value of the number.
@@ -61,8 +65,13 @@ impl Transport for Server {
         let url = reqwest::Url::parse(&form).unwrap();
         let query = url.query_pairs().find(|(name, _)| name == "query").unwrap().1.into_owned();
         let mut seen = self.0.lock().unwrap();
-        let bad = if query.contains("bad") || seen.bad == Bad::Down { seen.bad } else { Bad::Fine };
         seen.queries.push(query.clone());
+        let bad = match seen.bad {
+            Bad::Dying if seen.queries.len() == 2 => Bad::Fine,
+            Bad::Down | Bad::Dying => Bad::Down,
+            bad if query.contains("bad") => bad,
+            _ => Bad::Fine,
+        };
         let joined = query.contains(QUERY_LABEL);
         let (status, body) = match bad {
             _ if query.len() > seen.longest.0 => {
@@ -72,6 +81,7 @@ impl Transport for Server {
             Bad::Refused => (422, r#"{"status":"error","error":"no"}"#.to_owned()),
             Bad::Down => (503, "down".to_owned()),
             Bad::Stray if joined => (200, vector([(r#"{"a":"b"}"#.to_owned(), 7)])),
+            Bad::CutAlone => (502, "cut".to_owned()),
             Bad::Cut | Bad::CutAtOnce if joined => (502, "cut".to_owned()),
             Bad::Large if joined => (200, " ".repeat(3 << 20)),
             Bad::Large => {
@@ -84,7 +94,7 @@ impl Transport for Server {
         let response = http::Response::builder().status(status).body(body);
         let delay = match bad {
             Bad::Cut => 2 * seen.delay,
-            Bad::CutAtOnce => Duration::ZERO,
+            Bad::CutAtOnce | Bad::CutAlone => Duration::ZERO,
             _ if query.len() > seen.longest.0 => Duration::ZERO,
             _ => seen.delay,
         };
@@ -144,6 +154,7 @@ pub(super) async fn ask(
 ) -> (Vec<Result<f64, String>>, usize) {
     seen.lock().unwrap().queries.clear();
     let flow = |query: &String| match query.contains("user") {
+        true if query.contains("bad") => Flow::User("other".into()),
         true => Flow::User("shop".into()),
         false => Flow::Namespace("shop".into()),
     };

@@ -183,6 +183,49 @@ async fn what_fails_with_others_as_if_the_server_were_down_fails_none() {
     }
 }
 
+/// Whether it is asked whether the server is down by their own, or by that of others.
+#[tokio::test(start_paused = true)]
+async fn one_users_queries_that_a_proxy_cuts_even_alone_fail_none_of_the_others() {
+    for bad in [1, 60] {
+        let (joiner, seen) = joiner();
+        let both = [hits(0..4, "_user"), hits(4..4 + bad, "_user_bad")].concat();
+        ask(&joiner, &seen, &both).await;
+        seen.lock().unwrap().bad = Bad::CutAlone;
+        for _ in 0..10 {
+            let (results, sent) = ask(&joiner, &seen, &both).await;
+            assert!(results[..4].iter().all(Result::is_ok), "{results:?}");
+            assert!(sent <= 100, "{sent}");
+            tokio::time::advance(Duration::from_secs(15)).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_that_goes_down_while_a_request_is_sent_in_parts_is_asked_no_more_than_for_these()
+{
+    let (joiner, seen) = joiner();
+    let many = hits(0..64, "");
+    ask(&joiner, &seen, &many).await;
+    seen.lock().unwrap().bad = Bad::Dying;
+    let (results, sent) = ask(&joiner, &seen, &many).await;
+    assert!(results.iter().all(Result::is_err) && sent <= 2 + 4 + 4, "{sent}");
+    seen.lock().unwrap().bad = Bad::Fine;
+    assert_eq!(ask(&joiner, &seen, &many).await.1, 1);
+}
+
+/// A proxy may answer 504 at once.
+#[tokio::test(start_paused = true)]
+async fn an_outage_that_is_a_504_at_once_is_counted_as_one() {
+    let metrics = Arc::default();
+    let (joiner, seen) = counted_joiner(&metrics);
+    ask(&joiner, &seen, &queries(&TEN)).await;
+    seen.lock().unwrap().longest = (0, 504);
+    let (results, sent) = ask(&joiner, &seen, &queries(&TEN)).await;
+    assert!(results.iter().all(Result::is_err) && sent == 2, "{sent}");
+    let text = metrics.prometheus_text();
+    assert!(!text.contains("plimsoll_prometheus_requests_total{outcome=\"given_up\"}"), "{text}");
+}
+
 /// An outage costs no storm, and what was joined before is joined after it.
 #[tokio::test(start_paused = true)]
 async fn a_server_that_stays_down_is_asked_twice_for_each_request() {
