@@ -224,12 +224,14 @@ impl Client {
         let result = result.unwrap_or(Err(Error::Timeout(timeout)));
         let took = started.elapsed();
         let result = result.map(|(content, reservation)| Body::new(content, reservation, took));
-        let given_up = within.is_some() && matches!(result, Err(Error::Timeout(_)));
+        // Not one that a proxy gave up, which may say so at once.
+        let given_up =
+            within.is_some() && took >= timeout && matches!(result, Err(Error::Timeout(_)));
         let outcome = if given_up { "given_up" } else { outcome(&result) };
         // A query that is given up, or of a user, may just be slow.
         self.record(&result, (outcome, took), given_up || Flow::are_users(flows));
         let completion = match &result {
-            _ if given_up => Completion::Unknown,
+            Err(Error::Timeout(_)) if within.is_some() => Completion::Unknown,
             Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => {
                 Completion::Late
             }

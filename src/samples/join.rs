@@ -12,7 +12,8 @@ use crate::blocking;
 use crate::prometheus::{Body, Client, Error, Flow, Within, shortened};
 use crate::promql::union::{self, MEMBER_OVERHEAD};
 use crate::supervise::Spawner;
-use futures::future::join_all;
+use futures::FutureExt;
+use futures::future::{BoxFuture, join_all};
 use lru::LruCache;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -214,15 +215,29 @@ impl Joiner {
         }
         let joiner = self.clone();
         self.0.spawner.spawn(async move {
-            let Err((members, failure)) = joiner.ask(group, members).await else { return };
-            let is_of_all = failure.is_of_all(group == USERS)
-                || failure.is_about_server() && !joiner.serves(&members).await;
-            if is_of_all {
-                fail(members, &failure.error);
-            } else if joiner.is_sent_in_parts(group, &members, &failure) {
-                joiner.send_in_parts(group, members).await;
-            }
+            joiner.answer(group, members).await;
         });
+    }
+
+    /// Answers queries by one request, or in parts if it fails, these again in parts. Returns whether one request did.
+    fn answer(&self, group: usize, members: Vec<Member>) -> BoxFuture<'_, bool> {
+        let answer = async move {
+            let Err((members, failure)) = self.ask(group, members).await else { return true };
+            if failure.is_of_all(group == USERS)
+                || failure.is_about_server() && !self.serves(group, &members).await
+            {
+                fail(members, &failure.error);
+            } else if self.is_sent_in_parts(group, &members, &failure) {
+                let queries = members.len();
+                let parts = parts_of(members).into_iter().map(|part| self.answer(group, part));
+                let is_answered = join_all(parts).await.into_iter().all(|answered| answered);
+                if is_answered && queries > FEWER_QUERIES {
+                    self.groups()[group].fewer_until = Some(Instant::now() + FEWER);
+                }
+            }
+            false
+        };
+        answer.boxed()
     }
 
     /// Asks queries in one request, and answers them if it succeeds.
@@ -248,33 +263,23 @@ impl Joiner {
     }
 
     /// Whether the server serves one of these queries by itself. A proxy may say it is down of what is too much at once.
-    async fn serves(&self, members: &[Member]) -> bool {
-        // Any: one may be bad by itself, by now.
-        let any = self.0.hasher.hash_one(Instant::now().into_std()) as usize % members.len();
-        let Member { text, flows, .. } = &members[any];
-        match self.0.client.query_within(text, flows, Some(WITHIN)).await {
-            Ok(_) => true,
-            Err(error) => !error.is_about_server() && !matches!(error, Error::Timeout(_)),
-        }
-    }
-
-    /// Sends the queries of a request that failed in parts, and those of a part that fails again.
-    async fn send_in_parts(&self, group: usize, members: Vec<Member>) {
-        let (mut failed, mut is_whole) = (vec![members], true);
-        while !failed.is_empty() {
-            let parts = std::mem::take(&mut failed).into_iter().flat_map(parts_of);
-            let results = join_all(parts.map(|part| self.ask(group, part))).await;
-            if std::mem::take(&mut is_whole) && results.iter().all(Result::is_ok) {
-                self.groups()[group].fewer_until = Some(Instant::now() + FEWER);
-            }
-            for (members, failure) in results.into_iter().filter_map(Result::err) {
-                if failure.is_of_all(group == USERS) {
-                    fail(members, &failure.error);
-                } else if self.is_sent_in_parts(group, &members, &failure) {
-                    failed.push(members);
-                }
-            }
-        }
+    /// If they are of several namespaces, it is asked for two: the query of one may be bad by itself, by now.
+    async fn serves(&self, group: usize, members: &[Member]) -> bool {
+        let now = Instant::now().into_std();
+        let hash = |of: &Member| self.0.hasher.hash_one((now, &of.flows));
+        let any = |of: &&Member| (hash(of), self.0.hasher.hash_one((now, of.key)));
+        let one = members.iter().max_by_key(any);
+        let another = members.iter().filter(|of| one.is_some_and(|one| one.flows != of.flows));
+        let flows = flows_of(group, members);
+        let asked = one.into_iter().chain(another.max_by_key(any)).map(async |member| {
+            let result = self.0.client.query_within(&member.text, &flows, Some(WITHIN)).await;
+            result.err().is_none_or(|error| {
+                // Without a seat it was not asked.
+                matches!(error, Error::Overloaded(_))
+                    || !error.is_about_server() && !matches!(error, Error::Timeout(_))
+            })
+        });
+        join_all(asked).await.contains(&true)
     }
 
     async fn query_joined(&self, group: usize, members: &[Member]) -> Result<Answer, Error> {
@@ -296,7 +301,8 @@ impl Joiner {
     fn is_sent_in_parts(&self, group: usize, members: &[Member], failure: &RequestFailure) -> bool {
         let (now, error) = (Instant::now(), &failure.error);
         let of_group = &mut self.groups()[group];
-        if matches!(error, Error::TooLong { .. } | Error::InvalidResponse(_)) {
+        let is_of_size = matches!(error, Error::TooLong { .. } | Error::InvalidResponse(_));
+        if is_of_size && members.len() > FEWER_QUERIES {
             of_group.fewer_until = Some(now + FEWER);
         }
         let is_late = failure.is_late() || matches!(error, Error::Memory { .. });

@@ -30,6 +30,10 @@ impl RequestFailure {
 
     /// Whether it says that the server is down, or that a proxy has none.
     pub fn is_about_server(&self) -> bool {
-        self.error.is_about_server() || matches!(self.error, Error::Timeout(_)) && !self.is_late()
+        match self.error {
+            Error::Timeout(_) => !self.is_late(),
+            Error::Overloaded(_) => false,
+            _ => self.error.is_about_server(),
+        }
     }
 }

@@ -240,7 +240,7 @@ impl Default for Metrics {
             ),
             queries: all.add(
                 ("prometheus_requests", None, "counter", &["outcome"]),
-                "Total number of requests to Prometheus, by outcome: answered, refused (invalid query), timeout, given_up (several queries in one request that took longer than 2 s, and are sent one by one), unreachable, unavailable (429 or 5xx) or unusable (invalid response)",
+                "Total number of requests to Prometheus, by outcome: answered, refused (invalid query), timeout, given_up (several queries in one request, or one of them to tell whether the server is down, that took longer than 2 s, and are sent by themselves), unreachable, unavailable (429 or 5xx) or unusable (invalid response)",
                 Family::default(),
             ),
             listings: all.add(
