@@ -230,8 +230,9 @@ impl Joiner {
             } else if self.is_sent_in_parts(group, &members, &failure) {
                 let queries = members.len();
                 let parts = parts_of(members).into_iter().map(|part| self.answer(group, part));
-                let is_answered = join_all(parts).await.into_iter().all(|answered| answered);
-                if is_answered && queries > FEWER_QUERIES {
+                let answered = join_all(parts).await;
+                let are_all = !answered.is_empty() && !answered.contains(&false);
+                if are_all && queries > FEWER_QUERIES {
                     self.groups()[group].fewer_until = Some(Instant::now() + FEWER);
                 }
             }
