@@ -6,7 +6,7 @@
 //! stay by themselves for a while. If the server is down, which one query by itself tells, all of them fail.
 
 use super::flight::TableResult;
-use super::request_failure::RequestFailure;
+use super::request_failure::{RequestFailure, SLOW};
 use super::table::Table;
 use crate::blocking;
 use crate::prometheus::{Body, Client, Error, Flow, Within, shortened};
@@ -45,8 +45,6 @@ const WITHIN: Within = Within { time: Duration::from_secs(2), bytes: MAX_RESPONS
 const MAX_RESPONSE: usize = 2 << 20;
 /// The parts in which a request is sent that failed. Of so few queries each is sent by itself.
 const PARTS: usize = 4;
-/// After a request that took longer, its queries are measured by themselves again.
-pub(super) const SLOW: Duration = Duration::from_secs(1);
 /// The most bytes of the result of a query that is joined.
 const MAX_QUERY_BYTES: usize = MAX_RESPONSE / 8;
 /// For how long what a query took is believed.

@@ -1,8 +1,10 @@
 //! How a request of several queries failed.
 
-use super::join::SLOW;
 use crate::prometheus::Error;
 use std::time::Duration;
+
+/// After a request that took longer, its queries are measured by themselves again.
+pub const SLOW: Duration = Duration::from_secs(1);
 
 /// The error of a request of several queries.
 pub struct RequestFailure {
