@@ -6,7 +6,7 @@
 //! stay by themselves for a while. If the server is down, which one query by itself tells, all of them fail.
 
 use super::flight::TableResult;
-use super::request_failure::{RequestFailure, SLOW};
+use super::request_failure::{RequestFailure, SLOW, is_of_server};
 use super::table::Table;
 use crate::blocking;
 use crate::prometheus::{Body, Client, Error, Flow, Within, shortened};
@@ -225,7 +225,7 @@ impl Joiner {
                 || failure.is_about_server() && !self.serves(group, &members).await
             {
                 fail(members, &failure.error);
-            } else if self.is_sent_in_parts(group, &members, &failure) {
+            } else if self.record_failure(group, &members, &failure) {
                 let queries = members.len();
                 let parts = parts_of(members).into_iter().map(|part| self.answer(group, part));
                 let answered = join_all(parts).await;
@@ -272,11 +272,7 @@ impl Joiner {
         let flows = flows_of(group, members);
         let asked = one.into_iter().chain(another.max_by_key(any)).map(async |member| {
             let result = self.0.client.query_within(&member.text, &flows, Some(WITHIN)).await;
-            result.err().is_none_or(|error| {
-                // Without a seat it was not asked.
-                matches!(error, Error::Overloaded(_))
-                    || !error.is_about_server() && !matches!(error, Error::Timeout(_))
-            })
+            !result.is_err_and(|error| is_of_server(&error))
         });
         join_all(asked).await.contains(&true)
     }
@@ -296,8 +292,9 @@ impl Joiner {
         Ok((tables?, took))
     }
 
-    /// Whether the queries of a request that failed are sent in parts. Else each is sent by itself, and may have spoilt it.
-    fn is_sent_in_parts(&self, group: usize, members: &[Member], failure: &RequestFailure) -> bool {
+    /// Notes that a request failed. Returns whether its queries are sent in parts; else each is sent by itself, and may
+    /// have spoilt it.
+    fn record_failure(&self, group: usize, members: &[Member], failure: &RequestFailure) -> bool {
         let (now, error) = (Instant::now(), &failure.error);
         let of_group = &mut self.groups()[group];
         let is_of_size = matches!(error, Error::TooLong { .. } | Error::InvalidResponse(_));

@@ -32,10 +32,15 @@ impl RequestFailure {
 
     /// Whether it says that the server is down, or that a proxy has none.
     pub fn is_about_server(&self) -> bool {
-        match self.error {
-            Error::Timeout(_) => !self.is_late(),
-            Error::Overloaded(_) => false,
-            _ => self.error.is_about_server(),
-        }
+        !self.is_late() && is_of_server(&self.error)
+    }
+}
+
+/// Whether an error says that the server is down, or that a proxy has none. A request without a seat did not ask it.
+pub fn is_of_server(error: &Error) -> bool {
+    match error {
+        Error::Timeout(_) => true,
+        Error::Overloaded(_) => false,
+        _ => error.is_about_server(),
     }
 }

@@ -17,6 +17,8 @@ const ROUNDS: usize = 2;
 /// Where there are few decisions a round, or the load moves.
 const MORE_ROUNDS: usize = 4;
 const SIZE: Size = Size { autoscalers: 1_000, pods: 10 };
+/// The smaller number of autoscalers.
+const FEW: usize = 100;
 
 /// The size that grows, its value, and the measurements.
 type Row = (&'static str, usize, Value);
@@ -60,10 +62,7 @@ pub async fn run(only: Option<&str>) -> bool {
     }
     world.set_metrics(own).await;
     if wanted(LOAD) {
-        let http = reqwest::Client::new();
-        for app in 0..SIZE.autoscalers {
-            set_load(&world, &http, app, load_of(app, 1)).await;
-        }
+        set_loads(&world, |app| load_of(app, 1)).await;
         let moving = async {
             // The rate of each has then been that of such a load for all of its window.
             tokio::time::sleep(SWAY / 2).await;
@@ -76,9 +75,7 @@ pub async fn run(only: Option<&str>) -> bool {
         let written = row["ours"]["apiserver_requests_per_round"].as_f64();
         assert!(written.is_some_and(|requests| requests > 50.0), "no statuses: {row}");
         rows.push((LOAD, 11, row));
-        for app in 0..SIZE.autoscalers {
-            set_load(&world, &http, app, 1.0).await;
-        }
+        set_loads(&world, |_| 1.0).await;
     }
     if wanted("autoscalers") {
         world.keep_only(FEW).await;
@@ -104,9 +101,6 @@ pub async fn run(only: Option<&str>) -> bool {
     are_met(&aims.iter().map(|(aim, met)| (aim.as_str(), *met)).collect::<Vec<_>>())
 }
 
-/// The smaller number of autoscalers.
-const FEW: usize = 100;
-
 /// How long each load stays: twice the window of its rate, which shows it for half of the time.
 const SWAY: Duration = Duration::from_secs(120);
 /// The loads: more than a tenth apart, so that statuses change, and both within the tolerance, so that hardly a scale does.
@@ -129,6 +123,14 @@ async fn sway(world: &World) -> Infallible {
 /// The load of a workload in a turn.
 fn load_of(app: usize, turn: usize) -> f64 {
     LOADS[(turn + app) % LOADS.len()]
+}
+
+/// Sets the loads of all workloads.
+async fn set_loads(world: &World, load: impl Fn(usize) -> f64) {
+    let http = reqwest::Client::new();
+    for app in 0..SIZE.autoscalers {
+        set_load(world, &http, app, load(app)).await;
+    }
 }
 
 async fn set_load(world: &World, http: &reqwest::Client, app: usize, factor: f64) {
