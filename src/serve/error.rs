@@ -119,3 +119,16 @@ impl ApiError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The clients of Kubernetes wait for that, ten times: kube-controller-manager, which has five workers for all HPAs, too.
+    #[test]
+    fn a_metric_that_can_not_be_fetched_is_not_to_be_asked_for_again_at_once() {
+        let down = MetricError::Prometheus(PrometheusError::Unreachable("refused".to_owned()));
+        let error = ApiError::fetch_failed("hits", &down);
+        assert_eq!((error.code, error.retry_after), (StatusCode::SERVICE_UNAVAILABLE, None));
+    }
+}

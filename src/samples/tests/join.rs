@@ -28,6 +28,12 @@ pub(super) enum Bad {
     CutAtOnce,
     /// The same, of the query by itself, too.
     CutAlone,
+    /// The first request of several is cut.
+    CutOnce,
+    /// About every other request with it is refused, whether of several or not.
+    Flapping,
+    /// The server answers this to everything.
+    Status(u16),
     /// It has more than may be joined.
     Large,
     /// The server can't serve anything.
@@ -48,6 +54,7 @@ pub(super) struct Seen {
     /// A longer query, in bytes, gets this status at once.
     pub(super) longest: (usize, u16),
     pub(super) queries: Vec<String>,
+    flaps: usize,
 }
 
 impl std::fmt::Debug for Bad {
@@ -69,6 +76,12 @@ impl Transport for Server {
         let bad = match seen.bad {
             Bad::Dying if seen.queries.len() == 2 => Bad::Fine,
             Bad::Down | Bad::Dying => Bad::Down,
+            Bad::Status(status) => Bad::Status(status),
+            Bad::Flapping if query.contains("bad") => {
+                seen.flaps += 1;
+                let is_odd = (seen.flaps * 2_654_435_761) >> 16 & 1 == 1;
+                if is_odd { Bad::Refused } else { Bad::Fine }
+            }
             bad if query.contains("bad") => bad,
             _ => Bad::Fine,
         };
@@ -80,9 +93,11 @@ impl Transport for Server {
             Bad::Late => return future::pending().boxed(),
             Bad::Refused => (422, r#"{"status":"error","error":"no"}"#.to_owned()),
             Bad::Down => (503, "down".to_owned()),
+            Bad::Status(status) => (status, "no".to_owned()),
             Bad::Stray if joined => (200, vector([(r#"{"a":"b"}"#.to_owned(), 7)])),
             Bad::CutAlone => (502, "cut".to_owned()),
             Bad::Cut | Bad::CutAtOnce if joined => (502, "cut".to_owned()),
+            Bad::CutOnce if joined && seen.queries.len() == 1 => (502, "cut".to_owned()),
             Bad::Large if joined => (200, " ".repeat(3 << 20)),
             Bad::Large => {
                 let rows = (0..MANY).map(|pod| (format!(r#"{{"pod":"p{pod}"}}"#), 9));
@@ -140,6 +155,7 @@ pub(super) fn counted_joiner(metrics: &Arc<Metrics>) -> (Joiner, Arc<Mutex<Seen>
         delay: Duration::ZERO,
         longest: (usize::MAX, 0),
         queries: Vec::new(),
+        flaps: 0,
     }));
     let client = Client::over(Arc::new(Server(seen.clone())), Options::new("http://server"));
     let client = client.unwrap().counted(metrics.clone());
@@ -156,6 +172,7 @@ pub(super) async fn ask(
     let flow = |query: &String| match query.contains("user") {
         true if query.contains("bad") => Flow::User("other".into()),
         true => Flow::User("shop".into()),
+        false if query.contains("all") => Flow::Shared,
         false => Flow::Namespace("shop".into()),
     };
     let results = queries.iter().map(async |query| {
