@@ -4,7 +4,7 @@
 use super::check_context::FileAutoscaler;
 use super::check_context::Findings;
 use crate::hpa::OnEmpty;
-use crate::prometheus::Client as Prometheus;
+use crate::prometheus::{Body, Client as Prometheus};
 use crate::promql::query::{PodQueries, PrometheusMetric};
 use crate::samples::type_of_one;
 use k8s_openapi::jiff::Timestamp;
@@ -137,8 +137,8 @@ struct Series {
 
 /// At which times a query of one series had a value other than -1.
 async fn points(prometheus: &Prometheus, query: &str) -> Result<Vec<(f64, bool)>, String> {
-    let body = prometheus.query(query, &[]).await.map_err(|error| error.to_string())?;
-    let response: Response = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+    let body = prometheus.query(query, &[]).await;
+    let response: Response = body.and_then(Body::json).map_err(|error| error.to_string())?;
     let values = response.data.result.into_iter().flat_map(|series| series.values);
     let mut points: Vec<_> = values.map(|(time, value)| (time, value != "-1")).collect();
     points.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -151,8 +151,7 @@ async fn points(prometheus: &Prometheus, query: &str) -> Result<Vec<(f64, bool)>
 /// Whether a query has series now.
 async fn points_now(prometheus: &Prometheus, query: &str) -> Result<bool, String> {
     let body = prometheus.query(&format!("count({query})"), &[]).await;
-    let body = body.map_err(|error| error.to_string())?;
-    let response: Response = serde_json::from_slice(&body).map_err(|error| error.to_string())?;
+    let response: Response = body.and_then(Body::json).map_err(|error| error.to_string())?;
     Ok(!response.data.result.is_empty())
 }
 

@@ -71,7 +71,7 @@ pub async fn check(
         let named = rule.series.backend.as_ref().and_then(|name| rules.backends.get(name));
         let prometheus = named.unwrap_or(prometheus);
         let schemas = match prometheus.series(&rule.series.selector, since, &[]).await {
-            Ok(body) => decode_series_schemas(&body).map_err(|error| error.to_string()),
+            Ok(body) => body.read(decode_series_schemas).map_err(|error| error.to_string()),
             Err(error) => Err(error.to_string()),
         };
         match schemas {
@@ -171,7 +171,7 @@ async fn try_query(
             let response = prometheus.query(&query, &[]).await;
             found.query = Some(query);
             response
-                .and_then(|body| Table::read(&body).map(|table| table.series()))
+                .and_then(|body| body.read(Table::read).map(|table| table.series()))
                 .map_err(|error| error.to_string())
         }
         Err(error) => Err(error),

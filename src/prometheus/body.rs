@@ -1,6 +1,9 @@
 //! The body of a response.
 
 use super::budget::Reservation;
+use super::error::Error;
+use crate::telemetry::Metrics;
+use serde::de::DeserializeOwned;
 use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +24,24 @@ pub struct Body {
     content: Content,
     reservation: Reservation,
     took: Duration,
+    counted: CountedRequest,
+}
+
+/// A request that was answered. It is counted once the response has been read: whether that can be used is not known before.
+#[derive(Debug)]
+struct CountedRequest {
+    metrics: Option<Arc<Metrics>>,
+    outcome: &'static str,
+    took: Duration,
+    bytes: usize,
+}
+
+impl Drop for CountedRequest {
+    fn drop(&mut self) {
+        if let Some(metrics) = &self.metrics {
+            metrics.queried(self.outcome, self.took, Some(self.bytes));
+        }
+    }
 }
 
 /// The bytes of a body.
@@ -61,10 +82,17 @@ impl Content {
 }
 
 impl Body {
-    /// A body that was received so long after its request had a seat.
-    pub(super) fn new(content: Content, reservation: Reservation, after: Duration) -> Self {
+    /// A body that was received so long after its request had a seat, which is counted in the metrics.
+    pub(super) fn new(
+        content: Content,
+        reservation: Reservation,
+        after: Duration,
+        metrics: Option<Arc<Metrics>>,
+    ) -> Self {
         let took = after.saturating_sub(content.waited.unwrap_or_default());
-        Self { content, reservation, took }
+        let bytes = content.len();
+        let counted = CountedRequest { metrics, outcome: "answered", took: after, bytes };
+        Self { content, reservation, took, counted }
     }
 
     /// How long the request took since it had a seat, without the time it waited for other bodies.
@@ -78,9 +106,41 @@ impl Body {
         self
     }
 
-    /// The bytes, and their reservation in the budget.
-    pub fn into_parts(self) -> (Content, Reservation) {
-        (self.content, self.reservation)
+    /// Its length in bytes.
+    pub fn bytes(&self) -> usize {
+        self.content.len()
+    }
+
+    /// Reads it.
+    ///
+    /// # Errors
+    /// As `read` says: the response counts as one that can't be used.
+    pub fn read<T>(self, read: impl FnOnce(&[u8]) -> Result<T, Error>) -> Result<T, Error> {
+        self.read_owned(|content, _reservation| read(&content))
+    }
+
+    /// Reads it as JSON.
+    ///
+    /// # Errors
+    /// [`Error::InvalidResponse`] if it is not of that form.
+    pub fn json<T: DeserializeOwned>(self) -> Result<T, Error> {
+        let invalid = |error: serde_json::Error| Error::InvalidResponse(error.to_string());
+        self.read(|body| serde_json::from_slice(body).map_err(invalid))
+    }
+
+    /// Reads it, with the reservation in the budget.
+    ///
+    /// # Errors
+    /// As `read` says: the response counts as one that can't be used.
+    pub fn read_owned<T>(
+        mut self,
+        read: impl FnOnce(Content, Reservation) -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let result = read(self.content, self.reservation);
+        if result.is_err() {
+            self.counted.outcome = "unusable";
+        }
+        result
     }
 }
 
@@ -89,14 +149,6 @@ impl Deref for Content {
 
     fn deref(&self) -> &[u8] {
         &self.bytes
-    }
-}
-
-impl Deref for Body {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.content
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::body::{Body, Content, LargeBodies};
 use super::budget::{Budget, Reservation};
+use super::decode;
 use super::error::failure;
 use super::http::Http;
 use super::queue::{Completion, Flow, RequestQueue};
@@ -44,6 +45,9 @@ const MAX_USER_RESPONSE: usize = 8 << 20;
 /// The most series of a response to users' own queries. Prometheus leaves out the
 /// others, with a warning.
 const MAX_USER_SERIES: &str = "50000";
+
+/// A 504 after this time is that of a proxy whose server was late; before it, of one that has none.
+const GIVEN_UP: Duration = Duration::from_secs(1);
 
 /// A request.
 pub(super) struct Request<'a> {
@@ -163,8 +167,8 @@ impl Client {
     pub async fn parse_error(&self, query: &str, flows: &[Flow]) -> Result<Option<String>, Error> {
         let form = [("query", query)];
         let request = Request { path: "api/v1/format_query", form: &form, flows, get: self.get };
-        match self.body(request).await {
-            Ok(_) => Ok(None),
+        match self.body(request).await.and_then(|body| body.read(decode::formatted)) {
+            Ok(()) => Ok(None),
             Err(Error::Refused(message)) => Ok(Some(message)),
             Err(other) => Err(other),
         }
@@ -221,25 +225,34 @@ impl Client {
         let timeout = within.unwrap_or(timeout);
         let exchange = self.exchange(request, (timeout, bytes), seat.flow());
         let result = tokio::time::timeout(timeout, exchange).await;
-        let result = result.unwrap_or(Err(Error::Timeout(timeout)));
         let took = started.elapsed();
-        let result = result.map(|(content, reservation)| Body::new(content, reservation, took));
-        // Not one that a proxy gave up, which may say so at once.
+        let result = match result.unwrap_or(Err(Error::Timeout(timeout))) {
+            Err(Error::Unavailable { status: 504, .. }) if took >= GIVEN_UP => {
+                Err(Error::GatewayTimeout)
+            }
+            result => result,
+        };
+        let body =
+            |(content, reservation)| Body::new(content, reservation, took, self.metrics.clone());
+        let result = result.map(body);
         let given_up =
             within.is_some() && took >= timeout && matches!(result, Err(Error::Timeout(_)));
-        let outcome = if given_up { "given_up" } else { outcome(&result) };
+        if let (Err(error), Some(metrics)) = (&result, &self.metrics) {
+            metrics.queried(if given_up { "given_up" } else { outcome(error) }, took, None);
+        }
         // A query that is given up, or of a user, may just be slow.
-        self.record(&result, (outcome, took), given_up || Flow::are_users(flows));
+        self.record(&result, given_up || Flow::are_users(flows));
         let completion = match &result {
-            Err(Error::Timeout(_)) if within.is_some() => Completion::Unknown,
-            Err(Error::Timeout(_) | Error::Unavailable { status: 429 | 503, .. }) => {
-                Completion::Late
+            Err(error) if error.is_late() && within.is_some() => Completion::Unknown,
+            Err(error) if error.is_late() => Completion::Late,
+            Err(Error::Unavailable { status: 429 | 503, .. }) => Completion::Late,
+            Err(Error::Unreachable(_) | Error::BrokenOff(_) | Error::Settings(_)) => {
+                Completion::Unknown
             }
-            Err(Error::Unreachable(_) | Error::Settings(_)) => Completion::Unknown,
             _ => Completion::InTime,
         };
         match (seat.complete(completion), result) {
-            (true, Err(Error::Timeout(timeout))) => Err(Error::Overloaded(timeout)),
+            (true, Err(error)) if error.is_late() => Err(Error::Overloaded(timeout)),
             (_, result) => result.map_err(|error| self.with_address(error)),
         }
     }
@@ -248,6 +261,7 @@ impl Client {
         let Some(address) = &self.address else { return error };
         match error {
             Error::Unreachable(why) => Error::Unreachable(format!("{address}: {why}")),
+            Error::BrokenOff(why) => Error::BrokenOff(format!("{address}: {why}")),
             Error::Unavailable { status, message } => {
                 Error::Unavailable { status, message: format!("{address}: {message}") }
             }
@@ -255,17 +269,8 @@ impl Client {
         }
     }
 
-    /// Counts a request, and records whether the server serves.
-    fn record(
-        &self,
-        result: &Result<Body, Error>,
-        (outcome, took): (&'static str, Duration),
-        may_be_slow: bool,
-    ) {
-        if let Some(metrics) = &self.metrics {
-            let bytes = result.as_ref().ok().map(|body| body.len());
-            metrics.queried(outcome, took, bytes);
-        }
+    /// Records whether the server serves.
+    fn record(&self, result: &Result<Body, Error>, may_be_slow: bool) {
         let serves = match result {
             Ok(_) => true,
             Err(error) => match error {
@@ -281,11 +286,13 @@ impl Client {
                 }
                 // A server that takes connections and answers nothing is noticed by other requests: those of templates
                 // and rules, and the listings of series.
-                Error::Timeout(_) if may_be_slow => return,
+                error if error.is_late() && may_be_slow => return,
                 Error::Settings(_)
                 | Error::Timeout(_)
+                | Error::GatewayTimeout
                 | Error::Overloaded(_)
-                | Error::Unreachable(_) => false,
+                | Error::Unreachable(_)
+                | Error::BrokenOff(_) => false,
             },
         };
         let mut since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
@@ -332,6 +339,10 @@ impl Client {
         };
         let sent = self.http_request(&request).await?;
         let response = self.transport.send(sent).await.map_err(failed)?;
+        let broken_off = |error: TransportError| match failed(error) {
+            Error::Unreachable(why) => Error::BrokenOff(why),
+            other => other,
+        };
         let status = response.status();
         let user = Flow::are_users(request.flows);
         let limit = if user { MAX_USER_RESPONSE } else { usize::MAX }.min(self.max_response_bytes);
@@ -345,7 +356,7 @@ impl Client {
         let mut content = Content::default();
         let mut chunks = response.into_body();
         while let Some(chunk) = chunks.next().await {
-            let chunk = chunk.map_err(failed)?;
+            let chunk = chunk.map_err(broken_off)?;
             if content.len() + chunk.len() > limit {
                 return Err(Error::InvalidResponse(match user && limit == MAX_USER_RESPONSE {
                     true => {
@@ -369,117 +380,18 @@ impl Client {
     }
 }
 
-/// The outcome of a request, for the metrics.
-fn outcome(result: &Result<Body, Error>) -> &'static str {
-    let Err(error) = result else { return "answered" };
+/// The outcome of a request that failed, for the metrics.
+fn outcome(error: &Error) -> &'static str {
     match error {
         Error::Unavailable { status: 404, .. } => "answered",
         Error::Refused(_) => "refused",
         Error::Unavailable { .. } => "unavailable",
-        Error::Timeout(_) | Error::Overloaded(_) => "timeout",
+        Error::Timeout(_) | Error::GatewayTimeout | Error::Overloaded(_) => "timeout",
         Error::Unreachable(_) | Error::Settings(_) => "unreachable",
-        Error::InvalidResponse(_)
+        Error::BrokenOff(_)
+        | Error::InvalidResponse(_)
         | Error::TooLong { .. }
         | Error::Partial(_)
         | Error::Memory { .. } => "unusable",
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::super::transport::BodyStream;
-    use super::*;
-    use futures::future::{self, BoxFuture};
-    use futures::{FutureExt, stream};
-
-    /// A server whose bodies are made by a function.
-    struct Fake<F>(F);
-
-    impl<F> std::fmt::Debug for Fake<F> {
-        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-            f.write_str("Fake")
-        }
-    }
-
-    impl<F: Fn(http::Request<Bytes>) -> BodyStream + Send + Sync> Transport for Fake<F> {
-        fn send(
-            &self,
-            request: http::Request<Bytes>,
-        ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
-            future::ready(Ok(http::Response::new((self.0)(request)))).boxed()
-        }
-    }
-
-    fn client(
-        get: bool,
-        body: impl Fn(http::Request<Bytes>) -> BodyStream + Send + Sync + 'static,
-    ) -> Client {
-        let options = Options { get, ..Options::new("http://server/base") };
-        let token = Some(Token::Text("secret".to_owned()));
-        Client::over(Arc::new(Fake(body)), Options { token, ..options }).unwrap()
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn the_time_limit_is_that_of_the_whole_response_whatever_it_comes_over() {
-        let begins = |_| stream::iter([Ok(Bytes::from("{"))]).chain(stream::pending()).boxed();
-        let begun = Instant::now();
-        let error = client(false, begins).query("up", &[]).await.err();
-        assert_eq!(error, Some(Error::Timeout(Duration::from_secs(30))));
-        assert_eq!(begun.elapsed().as_secs(), 30);
-        for (broken, expected) in [
-            (TransportError::Timeout, Error::Timeout(Duration::from_secs(30))),
-            (TransportError::Unreachable("cut".into()), Error::Unreachable("cut".into())),
-        ] {
-            let breaks = move |_| stream::iter([Err(broken.clone())]).boxed();
-            assert_eq!(client(false, breaks).query("up", &[]).await.err(), Some(expected));
-        }
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn a_users_own_query_that_is_late_says_nothing_about_the_server() {
-        let client = client(false, |_| stream::pending().boxed());
-        let fails = async |flow: Flow| {
-            let error = client.query("up", std::slice::from_ref(&flow)).await.err();
-            assert!(matches!(error, Some(Error::Timeout(_))), "{flow:?}: {error:?}");
-            client.failing_for().is_some()
-        };
-        let [user, namespace] = [Flow::User("shop".into()), Flow::Namespace("shop".into())];
-        assert!(!fails(user.clone()).await, "it may just be slow");
-        assert!(fails(namespace).await);
-        assert!(fails(user).await, "nor is it a sign that the server serves again");
-    }
-
-    #[tokio::test]
-    async fn a_server_that_no_connection_reaches_is_noticed_by_users_own_queries() {
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        // It takes the connection, and no TLS handshake comes to an end.
-        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let url = format!("https://{}", listener.local_addr().unwrap());
-        for timeout in [1, 3, 5].map(Duration::from_secs) {
-            let client = Client::new(Options { timeout, ..Options::new(&url) }).unwrap();
-            let error = client.query("up", &[Flow::User("shop".into())]).await.err();
-            assert!(matches!(error, Some(Error::Unreachable(_))), "{timeout:?}: {error:?}");
-            assert!(client.failing_for().is_some());
-        }
-    }
-
-    #[tokio::test]
-    async fn a_query_is_sent_in_the_url_or_in_the_body() {
-        for get in [true, false] {
-            let echo = |request: http::Request<Bytes>| {
-                let (uri, method) = (request.uri().to_string(), request.method());
-                let form = String::from_utf8_lossy(request.body());
-                let token = request.headers()[AUTHORIZATION].to_str().unwrap();
-                stream::iter([Ok(Bytes::from(format!("{method} {uri} {form} {token}")))]).boxed()
-            };
-            let body = client(get, echo).query("a + b", &[]).await.unwrap();
-            let form = "query=a+%2B+b&timeout=30000ms&partial_response=false";
-            let url = "http://server/base/api/v1/query";
-            let expected = match get {
-                true => format!("GET {url}?{form}  Bearer secret"),
-                false => format!("POST {url} {form} Bearer secret"),
-            };
-            assert_eq!(String::from_utf8_lossy(&body), expected);
-        }
     }
 }

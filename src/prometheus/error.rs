@@ -13,6 +13,9 @@ pub enum Error {
     /// Prometheus did not respond in time, or aborted the query itself.
     #[error("Prometheus did not answer within {0:?}")]
     Timeout(Duration),
+    /// A proxy did not wait for Prometheus any longer.
+    #[error("a proxy before Prometheus did not wait for its answer any longer, and answered 504")]
+    GatewayTimeout,
     /// The request found no seat in time, or timed out with so many others in flight that the
     /// limit of seats was lowered.
     #[error("Prometheus did not answer within {0:?}, with many queries at once")]
@@ -20,6 +23,9 @@ pub enum Error {
     /// The connection failed.
     #[error("Prometheus can't be reached: {0}")]
     Unreachable(String),
+    /// The connection failed while the response arrived.
+    #[error("the response of Prometheus broke off: {0}")]
+    BrokenOff(String),
     /// Prometheus can't serve now, but may later.
     #[error("Prometheus answered {status}: {message}")]
     Unavailable {
@@ -65,11 +71,36 @@ impl Error {
             Self::Settings(_)
             | Self::Overloaded(_)
             | Self::Unreachable(_)
-            | Self::Unavailable { status: 429 | 502 | 503, .. } => true,
+            | Self::BrokenOff(_)
+            | Self::Unavailable { status: 429 | 502..=504, .. } => true,
             // Others too may be about one query: a store of Thanos that only one needs answers 422, a proxy that lets no
             // long query pass 403 or 405.
             Self::Unavailable { .. }
             | Self::Timeout(_)
+            | Self::GatewayTimeout
+            | Self::TooLong { .. }
+            | Self::InvalidResponse(_)
+            | Self::Partial(_)
+            | Self::Refused(_)
+            | Self::Memory { .. } => false,
+        }
+    }
+
+    /// Whether the query was late, which may be its own fault.
+    pub fn is_late(&self) -> bool {
+        matches!(self, Self::Timeout(_) | Self::GatewayTimeout)
+    }
+
+    /// Whether it may be that of the server, as those of a proxy whose credentials have expired, or of a query. A request
+    /// that found no seat did not ask the server; 422 is that of some stores.
+    pub fn may_be_about_server(&self) -> bool {
+        match self {
+            Self::Timeout(_) | Self::GatewayTimeout | Self::Unreachable(_) | Self::BrokenOff(_) => {
+                true
+            }
+            Self::Unavailable { status, .. } => *status != 422,
+            Self::Settings(_)
+            | Self::Overloaded(_)
             | Self::TooLong { .. }
             | Self::InvalidResponse(_)
             | Self::Partial(_)
@@ -102,11 +133,10 @@ pub(super) fn failure(status: StatusCode, body: &[u8], timeout: Duration) -> Err
             Error::Unavailable { status: status.as_u16(), message }
         }
         StatusCode::BAD_REQUEST | StatusCode::UNPROCESSABLE_ENTITY => Error::Refused(message),
-        // The timeout of Prometheus (`--query.timeout`), and those of proxies.
+        // The timeout of Prometheus (`--query.timeout`).
         StatusCode::SERVICE_UNAVAILABLE if response.error_type == "timeout" => {
             Error::Timeout(timeout)
         }
-        StatusCode::GATEWAY_TIMEOUT => Error::Timeout(timeout),
         StatusCode::PAYLOAD_TOO_LARGE
         | StatusCode::URI_TOO_LONG
         | StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE => {
@@ -140,7 +170,7 @@ mod tests {
         };
         let own = r#"{"status":"error","errorType":"timeout","error":"query timed out in expression evaluation"}"#;
         assert_eq!(of(503, own), Error::Timeout(second));
-        assert_eq!(of(504, "<html>"), Error::Timeout(second));
+        assert!(matches!(of(504, "<html>"), Error::Unavailable { status: 504, .. }));
         for status in [413, 414, 431] {
             assert!(matches!(of(status, "<html>"), Error::TooLong { .. }), "{status}");
         }

@@ -42,7 +42,7 @@ async fn metadata(
     read: fn(&[u8]) -> Result<MetricKinds, Error>,
 ) -> Result<MetricKinds, Error> {
     match client.body(Request { path, form, flows, get: true }).await {
-        Ok(body) => read(&body),
+        Ok(body) => body.read(read),
         // Not every compatible server has metadata.
         Err(Error::Unavailable { status: 404, .. }) => Ok(MetricKinds::default()),
         Err(error) => Err(error),

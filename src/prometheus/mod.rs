@@ -3,6 +3,8 @@
 mod body;
 mod budget;
 mod client;
+#[cfg(test)]
+mod client_tests;
 mod decode;
 mod error;
 mod history;

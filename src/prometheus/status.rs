@@ -35,7 +35,7 @@ async fn status(
     path: &'static str,
 ) -> Result<Option<BTreeMap<String, String>>, Error> {
     match server.body(Request { path, form: &[], flows: &[], get: true }).await {
-        Ok(body) => blocking::run(|| decode::status(&body)).map(Some),
+        Ok(body) => blocking::run(|| body.read(decode::status)).map(Some),
         Err(Error::Unavailable { status: 404, .. } | Error::Refused(_)) => Ok(None),
         Err(error) => Err(error),
     }

@@ -315,7 +315,7 @@ impl Rules {
         let list = async |query: SeriesQuery| {
             let prometheus = self.backend(&state, query.backend.as_ref()).prometheus;
             let body = prometheus.series(&query.selector, since, &[]).await;
-            let schemas = body.and_then(|body| decode_series_schemas(&body));
+            let schemas = body.and_then(|body| body.read(decode_series_schemas));
             let schemas = schemas.map_err(|error| error.to_string());
             (query, schemas)
         };

@@ -102,7 +102,7 @@ impl Coalescer {
             && let Err(MetricError::Prometheus(error)) = &result
         {
             // The matcher is no remedy for what is true of every query, and makes this one longer.
-            let late = matches!(error, Error::Timeout(_));
+            let late = error.is_late();
             let at_once =
                 !error.is_about_server() && !late && !matches!(error, Error::TooLong { .. });
             if at_once || late {
@@ -206,7 +206,9 @@ impl Coalescer {
             Err(_) => return None,
         };
         match error {
-            Error::Timeout(_) | Error::TooLong { .. } => state.estimator.too_large(planned, now),
+            Error::Timeout(_) | Error::GatewayTimeout | Error::TooLong { .. } => {
+                state.estimator.too_large(planned, now)
+            }
             // Too large, or spoiled by series that no caller queried.
             Error::InvalidResponse(_)
             | Error::Refused(_)
@@ -265,6 +267,7 @@ fn max_backoff(error: &Error) -> Option<Duration> {
     match error {
         Error::Refused(_) => Some(MAX_REFUSAL_BACKOFF),
         Error::Timeout(_)
+        | Error::GatewayTimeout
         | Error::TooLong { .. }
         | Error::InvalidResponse(_)
         | Error::Partial(_)
@@ -272,6 +275,7 @@ fn max_backoff(error: &Error) -> Option<Duration> {
         Error::Settings(_)
         | Error::Overloaded(_)
         | Error::Unreachable(_)
+        | Error::BrokenOff(_)
         | Error::Unavailable { .. } => None,
     }
 }

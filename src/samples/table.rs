@@ -82,17 +82,18 @@ impl Table {
     /// # Errors
     /// As [`read_query_response`] says, and [`Error::Memory`].
     pub fn from_body(body: Body) -> Result<Self, Error> {
-        let (body, mut reservation) = body.into_parts();
-        let within = |bytes: usize| {
-            let beyond = (bytes + body.len()).saturating_sub(reservation.bytes());
-            // In steps, as the budget is shared by all responses.
-            if beyond == 0 { Ok(()) } else { reservation.grow(beyond.max(RESERVATION_STEP)) }
-        };
-        let table = Self::read_within(&body, within)?;
-        drop(body);
-        reservation.resize(table.bytes())?;
-        let indexes = Indexes { cached: Vec::new(), reservation: Some(reservation) };
-        Ok(Self { indexes: Mutex::new(indexes), ..table })
+        body.read_owned(|body, mut reservation| {
+            let within = |bytes: usize| {
+                let beyond = (bytes + body.len()).saturating_sub(reservation.bytes());
+                // In steps, as the budget is shared by all responses.
+                if beyond == 0 { Ok(()) } else { reservation.grow(beyond.max(RESERVATION_STEP)) }
+            };
+            let table = Self::read_within(&body, within)?;
+            drop(body);
+            reservation.resize(table.bytes())?;
+            let indexes = Indexes { cached: Vec::new(), reservation: Some(reservation) };
+            Ok(Self { indexes: Mutex::new(indexes), ..table })
+        })
     }
 
     /// Reads the body of the response to a [`union`] of queries for these flows: a table for each, as it
@@ -103,11 +104,26 @@ impl Table {
     ///
     /// [`union`]: crate::promql::union
     pub fn split_body(body: Body, flows: &[&Flow]) -> Result<Vec<Result<Self, Error>>, Error> {
-        let (body, mut reservation) = body.into_parts();
-        check_length(&body)?;
-        let mut parts: Vec<(Self, NameLists)> = flows.iter().map(|_| Default::default()).collect();
+        body.read_owned(|body, mut reservation| {
+            let parts = Self::split(&body, flows.len())?;
+            drop(body);
+            reservation.resize(0)?;
+            let reserved = |(table, flow): (Self, &&Flow)| {
+                let mut reservation = reservation.another(flow);
+                reservation.grow(table.bytes())?;
+                let indexes = Indexes { cached: Vec::new(), reservation: Some(reservation) };
+                Ok(Self { indexes: Mutex::new(indexes), ..table })
+            };
+            Ok(parts.into_iter().zip(flows).map(reserved).collect())
+        })
+    }
+
+    /// The tables of so many queries from the response to all of them.
+    fn split(body: &[u8], queries: usize) -> Result<Vec<Self>, Error> {
+        check_length(body)?;
+        let mut parts: Vec<(Self, NameLists)> = (0..queries).map(|_| Default::default()).collect();
         let mut stray = false;
-        read_query_response(&body, |series| {
+        read_query_response(body, |series| {
             let of = |(name, _): &&Label<'_>| *name == QUERY_LABEL;
             let number = series.labels.iter().find(of).and_then(|(_, text)| text.parse().ok());
             let part = number.and_then(|number: usize| parts.get_mut(number));
@@ -115,18 +131,10 @@ impl Table {
             let labels: Vec<_> = series.labels.iter().filter(|label| !of(label)).cloned().collect();
             table.push(Series { labels: &labels, ..series }, known);
         })?;
-        if stray {
-            return Err(Error::InvalidResponse("a series is of none of the queries".to_owned()));
+        match stray {
+            true => Err(Error::InvalidResponse("a series is of none of the queries".to_owned())),
+            false => Ok(parts.into_iter().map(|(table, _)| table.shrunk()).collect()),
         }
-        drop(body);
-        reservation.resize(0)?;
-        let reserved = |((table, _), flow): ((Self, NameLists), &&Flow)| {
-            let (table, mut reservation) = (table.shrunk(), reservation.another(flow));
-            reservation.grow(table.bytes())?;
-            let indexes = Indexes { cached: Vec::new(), reservation: Some(reservation) };
-            Ok(Self { indexes: Mutex::new(indexes), ..table })
-        };
-        Ok(parts.into_iter().zip(flows).map(reserved).collect())
     }
 
     /// Reads the body of a response, as long as `within` has room for the bytes of the table.

@@ -311,7 +311,7 @@ fn rule_error(request: &ObjectMetricRequest, failure: RuleQueryError) -> ApiErro
         }
         RuleQueryError::NotFound => no_such_metric(),
         RuleQueryError::NotListed => {
-            ApiError::unavailable(format!("unable to fetch metric {metric}: {failure}"))
+            ApiError::failed(format!("unable to fetch metric {metric}: {failure}"))
         }
         RuleQueryError::NoValue => not_found(request),
         RuleQueryError::Unlistable(_) | RuleQueryError::Label(_) => ApiError::internal(format!(

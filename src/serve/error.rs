@@ -81,6 +81,12 @@ impl ApiError {
         Self { retry_after: Some(1), ..error }
     }
 
+    /// 503: what is needed to serve the request fails, such as Prometheus. Clients are not asked to retry: each of
+    /// kube-controller-manager's workers would do so ten times, a second apart, instead of at the next evaluation.
+    pub fn failed(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailable", message)
+    }
+
     /// 429: there are too many requests; the client should retry.
     pub fn too_many_requests() -> Self {
         let message = "too many requests at once; try again later";
@@ -113,8 +119,10 @@ impl ApiError {
                 PrometheusError::Timeout(_)
                 | PrometheusError::Overloaded(_)
                 | PrometheusError::Unreachable(_)
+                | PrometheusError::BrokenOff(_)
+                | PrometheusError::GatewayTimeout
                 | PrometheusError::Unavailable { .. },
-            ) => Self::unavailable(message),
+            ) => Self::failed(message),
             _ => Self::internal(format!("Internal error occurred: {message}")),
         }
     }

@@ -104,7 +104,7 @@ impl ForwardTarget {
         query: Option<&str>,
     ) -> Result<(StatusCode, Bytes), ApiError> {
         let unavailable = |error: String| {
-            ApiError::unavailable(format!("the adapter at {} does not respond: {error}", self.url))
+            ApiError::failed(format!("the adapter at {} does not respond: {error}", self.url))
         };
         // Host and port are always the configured ones.
         let mut url = self.url.clone();

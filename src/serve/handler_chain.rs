@@ -189,9 +189,8 @@ pub fn in_time<T>(
     result: impl Future<Output = Result<T, ApiError>>,
 ) -> impl Future<Output = Result<T, ApiError>> {
     // Not `async`, which would keep the large future twice.
-    tokio::time::timeout(REQUEST_TIMEOUT, result).map(|result| {
-        result.unwrap_or_else(|_| Err(ApiError::unavailable("the request timed out")))
-    })
+    tokio::time::timeout(REQUEST_TIMEOUT, result)
+        .map(|result| result.unwrap_or_else(|_| Err(ApiError::failed("the request timed out"))))
 }
 
 /// The kind of a request, as a metric label.

@@ -240,7 +240,7 @@ impl Default for Metrics {
             ),
             queries: all.add(
                 ("prometheus_requests", None, "counter", &["outcome"]),
-                "Total number of requests to Prometheus, by outcome: answered, refused (invalid query), timeout, given_up (a shared request of several queries, or one of them that was to tell whether the server is down, that took longer than 2 s), unreachable, unavailable (another status, such as 401, 429 or 503) or unusable (invalid, too large, or 413, 414 or 431)",
+                "Total number of requests to Prometheus, by outcome: answered, refused (invalid query), timeout, given_up (a shared request of several queries, or one of them that was to tell whether the server is down, that took longer than 2 s), unreachable, unavailable (another status, such as 401, 429 or 503) or unusable (invalid, broken off, partial, too large, or 413, 414 or 431)",
                 Family::default(),
             ),
             listings: all.add(

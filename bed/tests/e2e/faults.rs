@@ -406,7 +406,7 @@ fn a_result_of_thanos_without_its_store_is_an_error() {
         let client = Client::new(To::new(&url)).expect("a client");
         let ask = async || -> Result<usize, Error> {
             let body = client.query("sum(up)", &[]).await?;
-            Table::read(&body).map(|table| table.series())
+            body.read(Table::read).map(|table| table.series())
         };
         assert_eq!(ask().await, Ok(1));
         thanos.stop_store();

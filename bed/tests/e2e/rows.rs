@@ -1,7 +1,7 @@
 //! The rows of a query, by itself and as the store has them.
 
 use plimsoll::k8s::Quantity;
-use plimsoll::prometheus::{Client, read_query_response};
+use plimsoll::prometheus::{Client, Series, read_query_response};
 use plimsoll::samples::{QueryResult, SeriesRef};
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ pub type Row = (Vec<(String, String)>, Quantity);
 pub async fn single(prometheus: &Client, query: &str) -> Result<Vec<Row>, String> {
     let body = prometheus.query(query, &[]).await.map_err(|error| error.to_string())?;
     let mut rows: Vec<Row> = Vec::new();
-    read_query_response(&body, |series| {
+    let each = |series: Series<'_>| {
         let labels = series.labels.iter().map(|(n, v)| (n.to_string(), v.to_string()));
         // A number that does not fit is an invalid sample (`x * y` may be 1e18).
         let Ok(value) = series.value else { return };
         rows.push(row(labels, Quantity::from_f64(value).expect("finite")));
-    })
-    .map_err(|error| error.to_string())?;
+    };
+    body.read(|body| read_query_response(body, each)).map_err(|error| error.to_string())?;
     rows.sort();
     Ok(rows)
 }

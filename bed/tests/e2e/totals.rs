@@ -166,7 +166,7 @@ fn the_query_of_a_formula_has_the_value_of_the_formula() {
             let query = to_promql(formula, &operands).expect("a query");
             let body = prometheus.query(&query, &[]).await.expect("an answer");
             let mut values = Vec::new();
-            read_query_response(&body, |series| values.extend(series.value.ok()))
+            body.read(|body| read_query_response(body, |series| values.extend(series.value.ok())))
                 .expect("a vector");
             assert_eq!(values, Vec::from_iter(expected), "{formula}: {query}");
         }

@@ -39,7 +39,7 @@ pub async fn range(client: &Client, query: &str, grid: Grid) -> Result<Vec<Range
             Ok(body) => {
                 // Some servers align the times of an answer to its step.
                 let asked = [at.saturating_sub(grid.step), last.saturating_add(grid.step)];
-                add(&mut all, within(decode_matrix(&body)?, asked)?);
+                add(&mut all, within(body.read(decode_matrix)?, asked)?);
                 at = last + grid.step;
             }
             Err(error) if is_too_much(&error) && points > MIN_POINTS => points = points / 4 + 1,
@@ -66,7 +66,7 @@ pub async fn raw(
         let to = last.min(from + RAW_PIECE);
         let length = to - from;
         let read = client.query_at(&format!("{selector}[{length}ms]"), to).await;
-        let series = read.and_then(|body| within(decode_matrix(&body)?, [from, to]));
+        let series = read.and_then(|body| within(body.read(decode_matrix)?, [from, to]));
         add(&mut all, series.map_err(|error| error.to_string())?);
         from = to;
     }
@@ -115,7 +115,8 @@ fn differ(own: &[(UnixMillis, f64)], other: &[(UnixMillis, f64)]) -> bool {
 /// Whether a query may succeed over less time.
 fn is_too_much(error: &Error) -> bool {
     match error {
-        Error::Timeout(_) | Error::Overloaded(_) | Error::Memory { .. } => true,
+        error if error.is_late() => true,
+        Error::Overloaded(_) | Error::Memory { .. } => true,
         Error::Refused(why) => why.contains("too many samples") || why.contains("resolution"),
         Error::InvalidResponse(why) => why.contains("larger than"),
         Error::Unavailable { status, .. } => matches!(status, 413 | 422 | 503),

@@ -6,6 +6,7 @@ use crate::config::CheckClusterFlags;
 use crate::connect::{prometheus_of_command, redact_url};
 use crate::control::within;
 use crate::kube_error::worded;
+use crate::prometheus::Body;
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use serde_json::Value;
 
@@ -28,8 +29,8 @@ impl Way<'_> {
     async fn number(&self, query: &str) -> Result<Option<f64>, String> {
         let body: Value = match self {
             Self::Direct(client) => {
-                let body = client.query(query, &[]).await.map_err(|error| error.to_string())?;
-                serde_json::from_slice(&body.into_parts().0).map_err(|error| error.to_string())?
+                let body = client.query(query, &[]).await;
+                body.and_then(Body::json).map_err(|error| error.to_string())?
             }
             Self::Proxy(client, path) => {
                 let query = utf8_percent_encode(query, NON_ALPHANUMERIC);

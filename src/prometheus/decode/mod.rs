@@ -12,7 +12,7 @@ pub use metadata::{MetricKinds, metric_kinds, target_kinds};
 pub use query::{InvalidSample, ResultType, Series, read_query_response};
 pub use range::{RangeSeries, decode_matrix};
 pub use series::{SeriesSchema, decode_series_schemas};
-pub use status::status;
+pub use status::{formatted, status};
 
 #[cfg(test)]
 mod tests {

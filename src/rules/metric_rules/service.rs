@@ -270,7 +270,7 @@ impl MetricRules {
         let _guard = self.0.computing.lock().await;
         let began = Instant::now();
         let listing = blocking::run(|| {
-            let schemas = decode_series_schemas(&body).map_err(|error| error.to_string())?;
+            let schemas = body.read(decode_series_schemas).map_err(|error| error.to_string())?;
             rule.listing(&schemas, &resources.map(), began + LISTING_BUDGET)
         });
         (listing, began.elapsed())

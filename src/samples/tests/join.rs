@@ -28,10 +28,8 @@ pub(super) enum Bad {
     CutAtOnce,
     /// The same, of the query by itself, too.
     CutAlone,
-    /// The first request of several is cut.
-    CutOnce,
-    /// About every other request with it is refused, whether of several or not.
-    Flapping,
+    /// The first so many requests are cut.
+    CutFirst(usize),
     /// The server answers this to everything.
     Status(u16),
     /// It has more than may be joined.
@@ -54,7 +52,6 @@ pub(super) struct Seen {
     /// A longer query, in bytes, gets this status at once.
     pub(super) longest: (usize, u16),
     pub(super) queries: Vec<String>,
-    flaps: usize,
 }
 
 impl std::fmt::Debug for Bad {
@@ -77,11 +74,6 @@ impl Transport for Server {
             Bad::Dying if seen.queries.len() == 2 => Bad::Fine,
             Bad::Down | Bad::Dying => Bad::Down,
             Bad::Status(status) => Bad::Status(status),
-            Bad::Flapping if query.contains("bad") => {
-                seen.flaps += 1;
-                let is_odd = (seen.flaps * 2_654_435_761) >> 16 & 1 == 1;
-                if is_odd { Bad::Refused } else { Bad::Fine }
-            }
             bad if query.contains("bad") => bad,
             _ => Bad::Fine,
         };
@@ -97,7 +89,7 @@ impl Transport for Server {
             Bad::Stray if joined => (200, vector([(r#"{"a":"b"}"#.to_owned(), 7)])),
             Bad::CutAlone => (502, "cut".to_owned()),
             Bad::Cut | Bad::CutAtOnce if joined => (502, "cut".to_owned()),
-            Bad::CutOnce if joined && seen.queries.len() == 1 => (502, "cut".to_owned()),
+            Bad::CutFirst(requests) if seen.queries.len() <= requests => (502, "cut".to_owned()),
             Bad::Large if joined => (200, " ".repeat(3 << 20)),
             Bad::Large => {
                 let rows = (0..MANY).map(|pod| (format!(r#"{{"pod":"p{pod}"}}"#), 9));
@@ -155,7 +147,6 @@ pub(super) fn counted_joiner(metrics: &Arc<Metrics>) -> (Joiner, Arc<Mutex<Seen>
         delay: Duration::ZERO,
         longest: (usize::MAX, 0),
         queries: Vec::new(),
-        flaps: 0,
     }));
     let client = Client::over(Arc::new(Server(seen.clone())), Options::new("http://server"));
     let client = client.unwrap().counted(metrics.clone());

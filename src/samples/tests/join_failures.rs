@@ -244,31 +244,56 @@ async fn an_outage_of_any_status_is_told_by_two_queries_and_ends_no_joining() {
     }
 }
 
+/// As when a proxy is restarted. It strikes all that are sent at the time.
 #[tokio::test(start_paused = true)]
-async fn a_query_that_fails_now_and_then_is_set_apart() {
-    let (joiner, seen) = joiner();
-    let both = [hits(0..63, "_user"), hits(63..64, "_user_bad")].concat();
-    ask(&joiner, &seen, &both).await;
-    seen.lock().unwrap().bad = Bad::Flapping;
-    let mut requests = Vec::new();
-    for _ in 0..80 {
-        requests.push(ask(&joiner, &seen, &both).await.1);
-        tokio::time::advance(Duration::from_secs(5)).await;
+async fn one_failure_by_chance_makes_requests_no_smaller() {
+    for (queries, requests) in [(64, 1), (300, 5)] {
+        let (joiner, seen) = joiner();
+        let many = hits(0..queries, "_all_bad");
+        ask(&joiner, &seen, &many).await;
+        seen.lock().unwrap().bad = Bad::CutFirst(requests);
+        seen.lock().unwrap().delay = Duration::from_millis(5);
+        assert!(ask(&joiner, &seen, &many).await.0.iter().all(Result::is_ok));
+        seen.lock().unwrap().bad = Bad::Fine;
+        assert_eq!(ask(&joiner, &seen, &many).await.1, requests);
     }
-    // It is tried again after five minutes.
-    let late: usize = requests[40..].iter().sum();
-    assert!(late <= 40 * 3, "{requests:?}");
+}
+
+/// A stall of the server, for example.
+#[tokio::test(start_paused = true)]
+async fn requests_that_are_late_now_and_then_end_no_joining() {
+    let (joiner, seen) = joiner();
+    let many = hits(0..64, "");
+    ask(&joiner, &seen, &many).await;
+    for _ in 0..5 {
+        seen.lock().unwrap().delay = Duration::from_secs(3);
+        let stall = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            seen.lock().unwrap().delay = Duration::ZERO;
+        };
+        assert_eq!(future::join(ask(&joiner, &seen, &many), stall).await.0.1, 1 + 64);
+        tokio::time::advance(Duration::from_secs(15)).await;
+        assert_eq!(ask(&joiner, &seen, &many).await.1, 1);
+        tokio::time::advance(Duration::from_secs(15)).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_failure_by_chance_makes_requests_no_smaller() {
+async fn an_outage_costs_few_queries_one_request_each_and_they_are_joined_again_in_a_minute() {
     let (joiner, seen) = joiner();
-    let many = hits(0..64, "_all_bad");
-    ask(&joiner, &seen, &many).await;
-    seen.lock().unwrap().bad = Bad::CutOnce;
-    assert!(ask(&joiner, &seen, &many).await.0.iter().all(Result::is_ok));
+    let few = hits(0..3, "");
+    ask(&joiner, &seen, &few).await;
+    seen.lock().unwrap().bad = Bad::Down;
+    for _ in 0..10 {
+        let sent = ask(&joiner, &seen, &few).await.1;
+        assert!(sent <= 1 + 3, "{sent}");
+        tokio::time::advance(Duration::from_secs(15)).await;
+    }
     seen.lock().unwrap().bad = Bad::Fine;
-    assert_eq!(ask(&joiner, &seen, &many).await.1, 1);
+    ask(&joiner, &seen, &few).await;
+    tokio::time::advance(Duration::from_secs(61)).await;
+    ask(&joiner, &seen, &few).await;
+    assert_eq!(ask(&joiner, &seen, &few).await.1, 1);
 }
 
 /// Whether it is asked whether the server is down by their own, or by that of others.

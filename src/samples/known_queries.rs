@@ -1,0 +1,224 @@
+//! What is known of queries that may share requests: what each took, and which of them spoil requests.
+
+use super::table::Table;
+use crate::prometheus::Error;
+use lru::LruCache;
+use std::num::NonZeroUsize;
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// The most time that a query took that is joined.
+const MAX_TIME: Duration = Duration::from_millis(250);
+/// The most series and bytes of the last result of a query that is joined. The bytes are an eighth of those that the response
+/// to a request may have.
+const MAX_SERIES: usize = 1_000;
+const MAX_BYTES: usize = 256 << 10;
+/// After a request that took longer, its queries are measured by themselves again.
+const SLOW: Duration = Duration::from_secs(1);
+/// For how long what a query took is believed.
+const MEASURED: Duration = Duration::from_secs(600);
+/// For how long a query is not joined that failed by itself, or spoils requests.
+const ALONE: Duration = Duration::from_secs(300);
+/// The same of one for whose failure the server may be to blame: it was late or slow, or got a part of the answer.
+const ALONE_AFTER_OUTAGE: Duration = Duration::from_secs(60);
+/// For how long a query is suspected after a request of few failed, it among them. After another one it is not joined.
+/// Successes in between don't matter: it may fail now and then.
+const SUSPECTED: Duration = Duration::from_secs(300);
+/// The most queries that are known, each with about 100 bytes.
+const MAX_KNOWN: usize = 20_000;
+
+/// By a hash of their texts.
+pub struct KnownQueries(LruCache<u64, Known>);
+
+/// What is known of a query.
+enum Known {
+    /// It succeeded by itself, and its size is believed until then. `was_late` is whether the last request of many with it was.
+    Fast { until: Instant, size: Size, suspected_until: Option<Instant>, was_late: bool },
+    /// It is no vector, failed, is too large, or spoils requests: it is not joined until then.
+    Alone { until: Instant },
+}
+
+/// What a query took by itself, or as its part of the last request, if that had several queries.
+#[derive(Clone, Copy)]
+pub struct Size {
+    /// How long it took.
+    pub took: Duration,
+    /// The series of its result.
+    pub series: usize,
+}
+
+impl Default for KnownQueries {
+    fn default() -> Self {
+        Self(LruCache::new(NonZeroUsize::new(MAX_KNOWN).expect("it is not zero")))
+    }
+}
+
+impl KnownQueries {
+    /// The size of a query, if it may be joined.
+    pub fn joinable(&mut self, key: u64) -> Option<Size> {
+        match self.0.get(&key)? {
+            Known::Fast { until, size, .. } if *until >= Instant::now() => Some(*size),
+            _ => None,
+        }
+    }
+
+    /// A query can't be joined, whatever it gives.
+    pub fn is_none_to_join(&mut self, key: u64) {
+        self.0.put(key, Known::Alone { until: Instant::now() + MEASURED });
+    }
+
+    /// A request of these queries, which took so long by themselves, succeeded with these results.
+    pub fn succeeded(
+        &mut self,
+        queries: impl Iterator<Item = (u64, Duration)> + Clone,
+        tables: &[Result<Table, Error>],
+        request_took: Duration,
+    ) {
+        let now = Instant::now();
+        let alone: Duration = queries.clone().map(|(_, took)| took).sum();
+        for ((key, took), table) in queries.zip(tables) {
+            let part = match alone.is_zero() {
+                true => 1.0 / tables.len() as f64,
+                false => took.as_secs_f64() / alone.as_secs_f64(),
+            };
+            let is_large = matches!(table, Ok(table) if !is_small(table));
+            if request_took > SLOW || is_large {
+                self.0.pop(&key);
+                continue;
+            }
+            let known = self.0.get_mut(&key);
+            let Some(Known::Fast { until, size, was_late, .. }) = known else { continue };
+            (size.took, *was_late) = (request_took.mul_f64(part), false);
+            // All of it took no longer than one may by itself.
+            if request_took <= MAX_TIME {
+                *until = believed_until(key, now);
+            }
+            size.series = table.as_ref().map_or(size.series, Table::series);
+        }
+    }
+
+    /// A request of few failed so, this query among them.
+    pub fn suspect(&mut self, key: u64, error: &Error) {
+        let Some(Known::Fast { suspected_until, .. }) = self.0.get_mut(&key) else { return };
+        let now = Instant::now();
+        let before = suspected_until.replace(now + SUSPECTED);
+        if before.is_some_and(|before| now < before) {
+            self.0.put(key, Known::Alone { until: now + alone_after(error) });
+        }
+    }
+
+    /// A request of many was so late, this query among them. After two in a row it is not joined: what is late once may be
+    /// any of the others, or the server.
+    pub fn was_late(&mut self, key: u64, error: &Error) {
+        let Some(Known::Fast { was_late, .. }) = self.0.get_mut(&key) else { return };
+        if std::mem::replace(was_late, true) {
+            self.0.put(key, Known::Alone { until: Instant::now() + alone_after(error) });
+        }
+    }
+
+    /// A query that was sent by itself was answered so.
+    pub fn answered(&mut self, key: u64, result: &Result<Table, Error>, took: Duration) {
+        let now = Instant::now();
+        let before = self.0.peek(&key);
+        let known = match result {
+            Ok(table) => {
+                let (suspected_until, was_late) = match before {
+                    Some(Known::Alone { until }) if *until > now => return,
+                    Some(Known::Alone { .. }) => (Some(now + SUSPECTED), true),
+                    Some(Known::Fast { suspected_until, was_late, .. }) => {
+                        (*suspected_until, *was_late)
+                    }
+                    None => (None, false),
+                };
+                let is_suspected = was_late || suspected_until.is_some_and(|until| now < until);
+                let joinable = is_small(table) && !table.is_scalar();
+                match (joinable, took <= MAX_TIME, is_suspected) {
+                    (true, true, _) => {
+                        let size = Size { took, series: table.series() };
+                        let until = believed_until(key, now);
+                        Known::Fast { until, size, suspected_until, was_late }
+                    }
+                    (_, _, false) => {
+                        self.0.pop(&key);
+                        return;
+                    }
+                    // It was this one.
+                    (false, ..) => Known::Alone { until: now + ALONE },
+                    (true, ..) => Known::Alone { until: now + ALONE_AFTER_OUTAGE },
+                }
+            }
+            Err(error) if error.is_about_server() => return,
+            Err(error) => Known::Alone { until: now + alone_after(error) },
+        };
+        self.0.put(key, known);
+    }
+}
+
+/// For how long a query is not joined after an error.
+fn alone_after(error: &Error) -> Duration {
+    match error {
+        Error::Partial(_) | Error::Memory { .. } => ALONE_AFTER_OUTAGE,
+        error if error.may_be_about_server() => ALONE_AFTER_OUTAGE,
+        _ => ALONE,
+    }
+}
+
+/// Until when what a query took is believed: spread over a fifth of the time, so that those that began together are
+/// not all measured at once.
+fn believed_until(key: u64, now: Instant) -> Instant {
+    now + MEASURED.mul_f64(1.0 - (key % 1024) as f64 / 5_120.0)
+}
+
+/// Whether a result is small enough for its query to be joined.
+fn is_small(table: &Table) -> bool {
+    table.series() <= MAX_SERIES && table.bytes() <= MAX_BYTES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// One query, which succeeded by itself.
+    fn known() -> KnownQueries {
+        let mut known = KnownQueries::default();
+        known.answered(1, &Ok(Table::default()), Duration::ZERO);
+        assert!(known.joinable(1).is_some());
+        known
+    }
+
+    fn succeeds(known: &mut KnownQueries) {
+        let result = [Ok(Table::default())];
+        known.succeeded([(1, Duration::ZERO)].into_iter(), &result, Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_second_failure_of_few_within_five_minutes_it_is_not_joined() {
+        for (seconds, joined) in [(299, false), (301, true)] {
+            let mut known = known();
+            for _ in 0..2 {
+                known.suspect(1, &Error::Refused("no".to_owned()));
+                assert!(known.joinable(1).is_some() || !joined);
+                succeeds(&mut known);
+                tokio::time::advance(Duration::from_secs(seconds)).await;
+            }
+            assert_eq!(known.joinable(1).is_some(), joined, "{seconds}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_requests_of_many_that_were_late_it_is_not_joined_if_they_were_in_a_row() {
+        let late = Error::Timeout(Duration::from_secs(2));
+        for joined in [true, false] {
+            let mut known = known();
+            known.was_late(1, &late);
+            if joined {
+                succeeds(&mut known);
+            }
+            known.was_late(1, &late);
+            assert_eq!(known.joinable(1).is_some(), joined);
+            tokio::time::advance(ALONE_AFTER_OUTAGE).await;
+            known.answered(1, &Ok(Table::default()), Duration::ZERO);
+            assert!(known.joinable(1).is_some());
+        }
+    }
+}
