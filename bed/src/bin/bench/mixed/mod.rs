@@ -1,6 +1,6 @@
 //! A fleet with many different metrics (`mix.rs`), decided by Plimsoll, by prometheus-adapter and by
 //! KEDA with kube-controller-manager, on the same series in one run. Each side has a Prometheus of its own,
-//! which has seen no load that was stepped before; idle use is measured before each side of the first seed, and
+//! which has seen no load that was stepped before; idle use is measured before each side, and
 //! the second seed has the sides in the opposite order.
 
 mod keda;
@@ -13,7 +13,7 @@ mod side;
 mod step;
 
 use crate::decided;
-use crate::measure::{Block, Meter};
+use crate::measure::Meter;
 use crate::report::summary;
 use crate::round::{ROUND, show_progress};
 use crate::sides::{Running, start_with};
@@ -35,7 +35,7 @@ pub struct Plan {
     pub with_autoscalers: bool,
 }
 
-/// Without any side, before each of the first seed.
+/// Without any side, before each.
 const IDLE_ROUNDS: usize = 1;
 
 /// A seed for a run.
@@ -49,10 +49,10 @@ pub async fn run(plan: Plan) -> bool {
     mix::print();
     let mut world = World::without_workloads(plan.size).await;
     world.make_workloads().await;
-    let (mut measured, mut idle) = (Vec::new(), Vec::new());
+    let mut measured = Vec::new();
     for (place, seed) in plan.seeds.iter().enumerate() {
         show_progress(&format!("seed {seed}"));
-        // A run is to stay below 20 minutes: steps, and what an idle stack uses, are of the first seed alone.
+        // A run is to stay below 20 minutes: steps are of the first seed alone.
         let is_first = place == 0;
         let count =
             if plan.with_autoscalers && is_first { Side::ALL.len() } else { Side::COMPARED };
@@ -60,30 +60,27 @@ pub async fn run(plan: Plan) -> bool {
         if place % 2 == 1 {
             sides.reverse();
         }
-        measured.push(of_seed(&mut world, &plan, (*seed, is_first), &sides, &mut idle).await);
+        measured.push(of_seed(&mut world, &plan, (*seed, is_first), &sides).await);
     }
-    report::print(plan.size, &measured, &idle)
+    report::print(plan.size, &measured)
 }
 
-/// Measures these sides on a seed; on the first one also what an idle stack uses before each of them, and steps.
+/// Measures these sides on a seed, and what an idle stack uses before each of them; on the first one also steps.
 async fn of_seed(
     world: &mut World,
     plan: &Plan,
     (seed, is_first): (u64, bool),
     sides: &[Side],
-    idle: &mut Vec<Block>,
 ) -> OfSeed {
     let apps = mix::deal(plan.size.autoscalers, seed);
     let stepped = step::choose(&apps);
     let mut of = OfSeed::new(seed, mix::distinct(&apps));
     for side in sides {
         expose(world, plan.size, &apps).await;
-        if is_first {
-            show_progress("measuring nothing, for comparison");
-            // With the time until Prometheus has all series, about two rounds after the last write.
-            tokio::time::sleep(ROUND).await;
-            idle.push(Meter::new(world, None).measure(IDLE_ROUNDS).await);
-        }
+        show_progress("measuring nothing, for comparison");
+        // With the time until Prometheus has all series, about two rounds after the last write.
+        tokio::time::sleep(ROUND).await;
+        of.idle.push(Meter::new(world, None).measure(IDLE_ROUNDS).await);
         let rounds = side.rounds();
         show_progress(&format!("measuring {}: {rounds} rounds", side.name()));
         side.make_objects(world, &apps).await;
@@ -106,7 +103,7 @@ async fn of_seed(
         drop(running);
         side.clear(world, &apps).await;
         step::reset_scales(world).await;
-        let of_side = summary(std::slice::from_ref(&block), idle, plan.size);
+        let of_side = summary(std::slice::from_ref(&block), &of.idle, plan.size);
         let median = match took.seconds.is_empty() {
             true => String::new(),
             false => format!(", {:.1} s from a step to its scale", took.quantile(0.5)),

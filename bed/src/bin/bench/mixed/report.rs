@@ -23,7 +23,7 @@ const WITHIN: f64 = 0.2;
 /// How many times Plimsoll's CPU a decision that of each peer is at least, over the whole stack, on a fleet of this size or more.
 const LEAST_RATIO: (f64, usize) = (10.0, 1_000);
 
-fn figures(size: Size, seeds: &[&OfSeed], idle: &[Block], side: Side) -> Option<Figures> {
+fn figures(size: Size, seeds: &[&OfSeed], side: Side) -> Option<Figures> {
     let mut steps = Steps::default();
     let mut blocks: Vec<Block> = Vec::new();
     for seed in seeds {
@@ -34,17 +34,22 @@ fn figures(size: Size, seeds: &[&OfSeed], idle: &[Block], side: Side) -> Option<
         }
     }
     steps.seconds.sort_unstable_by(f64::total_cmp);
-    let summary = (!blocks.is_empty()).then(|| summary(&blocks, idle, size))?;
+    let summary = (!blocks.is_empty()).then(|| summary(&blocks, &idle_of(seeds), size))?;
     Some(Figures { side, summary, steps })
+}
+
+/// What was measured without a side.
+fn idle_of(seeds: &[&OfSeed]) -> Vec<Block> {
+    seeds.iter().flat_map(|seed| seed.idle.iter().cloned()).collect()
 }
 
 type Row<'a> = (&'a str, &'a dyn Fn(&Figures) -> f64);
 
-/// Prints all, and writes target/bench/mixed.json. `idle` is the stack without a side. Returns whether the aims are met.
-pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) -> bool {
+/// Prints all, and writes target/bench/mixed.json. Returns whether the aims are met.
+pub fn print(size: Size, seeds: &[OfSeed]) -> bool {
     let all: Vec<&OfSeed> = seeds.iter().collect();
     let of = |seeds: &[&OfSeed]| -> Vec<Figures> {
-        Side::ALL.iter().filter_map(|side| figures(size, seeds, idle, *side)).collect()
+        Side::ALL.iter().filter_map(|side| figures(size, seeds, *side)).collect()
     };
     let totals = of(&all);
     println!(
@@ -65,14 +70,13 @@ pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) -> bool {
             order.join(", ")
         );
     }
+    let idle = idle_of(&all);
     let idle_cpu = idle.iter().map(|block| {
         let used: f64 = block.rounds.iter().flat_map(|round| round.cpu.values()).sum();
         fine(used * 1000.0 * ROUND.as_secs_f64() / (block.seconds() * size.autoscalers as f64))
     });
     let idle_cpu: Vec<f64> = idle_cpu.collect();
-    println!(
-        "used when idle before each side of the first seed, ms for each decision: {idle_cpu:?}"
-    );
+    println!("used when idle before each side, ms for each decision: {idle_cpu:?}");
     println!();
     print!("{:<38}", "");
     for figures in &totals {
@@ -134,7 +138,7 @@ pub fn print(size: Size, seeds: &[OfSeed], idle: &[Block]) -> bool {
     }
     let stacks: Vec<f64> = seeds
         .iter()
-        .filter_map(|seed| figures(size, &[seed], idle, Side::Plimsoll))
+        .filter_map(|seed| figures(size, &[seed], Side::Plimsoll))
         .map(|figures| figures.summary.stack)
         .collect();
     let least = stacks.iter().copied().fold(f64::INFINITY, f64::min);
