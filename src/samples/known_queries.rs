@@ -219,6 +219,31 @@ mod tests {
             tokio::time::advance(ALONE_AFTER_OUTAGE).await;
             known.answered(1, &Ok(Table::default()), Duration::ZERO);
             assert!(known.joinable(1).is_some());
+            // It was in no request of few that failed.
+            known.suspect(1, &late);
+            assert!(known.joinable(1).is_some());
         }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_slow_success_does_not_clear_a_query() {
+        let (mut known, refused) = (known(), Error::Refused("no".to_owned()));
+        known.suspect(1, &refused);
+        known.succeeded([(1, Duration::ZERO)].into_iter(), &[Ok(Table::default())], 2 * SLOW);
+        assert!(known.joinable(1).is_none(), "it is measured by itself again");
+        known.answered(1, &Ok(Table::default()), Duration::ZERO);
+        assert!(known.joinable(1).is_some());
+        known.suspect(1, &refused);
+        assert!(known.joinable(1).is_none());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_query_that_failed_by_itself_was_not_late() {
+        let mut known = known();
+        known.answered(1, &Err(Error::Refused("no".to_owned())), Duration::ZERO);
+        tokio::time::advance(ALONE).await;
+        known.answered(1, &Ok(Table::default()), Duration::ZERO);
+        known.was_late(1, &Error::GatewayTimeout);
+        assert!(known.joinable(1).is_some());
     }
 }

@@ -259,6 +259,27 @@ async fn one_failure_by_chance_makes_requests_no_smaller() {
     }
 }
 
+/// Each fails for longer than it takes until the next one is sent.
+#[tokio::test(start_paused = true)]
+async fn what_is_too_much_together_is_noticed_though_requests_overlap() {
+    let (joiner, seen) = joiner();
+    let many = hits(0..64, "");
+    ask(&joiner, &seen, &many).await;
+    (seen.lock().unwrap().longest, seen.lock().unwrap().delay) =
+        ((2_000, 502), Duration::from_millis(400));
+    let rounds = (0..12).map(async |round| {
+        tokio::time::sleep(Duration::from_millis(300) * round).await;
+        let results = many
+            .iter()
+            .map(|query| joiner.clone().query(query.clone(), vec![Flow::Namespace("shop".into())]));
+        assert!(join_all(results).await.iter().all(Result::is_ok));
+    });
+    join_all(rounds).await;
+    let too_long = |query: &&String| query.len() > 2_000;
+    let sent = seen.lock().unwrap().queries.iter().filter(too_long).count();
+    assert!(sent <= 7, "{sent}");
+}
+
 /// A stall of the server, for example.
 #[tokio::test(start_paused = true)]
 async fn requests_that_are_late_now_and_then_end_no_joining() {
