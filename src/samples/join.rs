@@ -359,9 +359,12 @@ impl Group {
     /// Notes that a request, begun then, failed of which all parts succeeded. That happens by chance, too, and to all that are
     /// sent at one time; not again within so short a time.
     fn was_too_much(&mut self, begun: Instant) {
+        if self.too_much_at.is_some_and(|before| begun <= before) {
+            return;
+        }
         let now = Instant::now();
         let before = self.too_much_at.replace(now);
-        if before.is_some_and(|before| before < begun && begun - before < 2 * FEWER) {
+        if before.is_some_and(|before| begun - before < 2 * FEWER) {
             self.fewer_until = Some(now + FEWER);
         }
     }

@@ -34,8 +34,8 @@ pub struct KnownQueries(LruCache<u64, Known>);
 enum Known {
     /// It succeeded by itself, and its size is believed until then. `was_late` is whether the last request of many with it was.
     Fast { until: Instant, size: Size, suspected_until: Option<Instant>, was_late: bool },
-    /// It is no vector, failed, is too large, or spoils requests: it is not joined until then.
-    Alone { until: Instant },
+    /// It is no vector, failed, is too large, or spoils requests, or `was_late` with many: it is not joined until then.
+    Alone { until: Instant, was_late: bool },
 }
 
 /// What a query took by itself, or as its part of the last request, if that had several queries.
@@ -57,14 +57,14 @@ impl KnownQueries {
     /// The size of a query, if it may be joined.
     pub fn joinable(&mut self, key: u64) -> Option<Size> {
         match self.0.get(&key)? {
-            Known::Fast { until, size, .. } if *until >= Instant::now() => Some(*size),
+            Known::Fast { until, size, .. } if *until > Instant::now() => Some(*size),
             _ => None,
         }
     }
 
     /// A query can't be joined, whatever it gives.
     pub fn is_none_to_join(&mut self, key: u64) {
-        self.0.put(key, Known::Alone { until: Instant::now() + MEASURED });
+        self.0.put(key, Known::Alone { until: Instant::now() + MEASURED, was_late: false });
     }
 
     /// A request of these queries, which took so long by themselves, succeeded with these results.
@@ -81,14 +81,14 @@ impl KnownQueries {
                 true => 1.0 / tables.len() as f64,
                 false => took.as_secs_f64() / alone.as_secs_f64(),
             };
-            let is_large = matches!(table, Ok(table) if !is_small(table));
-            if request_took > SLOW || is_large {
-                self.0.pop(&key);
-                continue;
-            }
             let known = self.0.get_mut(&key);
             let Some(Known::Fast { until, size, was_late, .. }) = known else { continue };
             (size.took, *was_late) = (request_took.mul_f64(part), false);
+            let is_large = matches!(table, Ok(table) if !is_small(table));
+            if request_took > SLOW || is_large {
+                *until = now;
+                continue;
+            }
             // All of it took no longer than one may by itself.
             if request_took <= MAX_TIME {
                 *until = believed_until(key, now);
@@ -103,7 +103,7 @@ impl KnownQueries {
         let now = Instant::now();
         let before = suspected_until.replace(now + SUSPECTED);
         if before.is_some_and(|before| now < before) {
-            self.0.put(key, Known::Alone { until: now + alone_after(error) });
+            self.0.put(key, Known::Alone { until: now + alone_after(error), was_late: false });
         }
     }
 
@@ -112,7 +112,8 @@ impl KnownQueries {
     pub fn was_late(&mut self, key: u64, error: &Error) {
         let Some(Known::Fast { was_late, .. }) = self.0.get_mut(&key) else { return };
         if std::mem::replace(was_late, true) {
-            self.0.put(key, Known::Alone { until: Instant::now() + alone_after(error) });
+            let until = Instant::now() + alone_after(error);
+            self.0.put(key, Known::Alone { until, was_late: true });
         }
     }
 
@@ -123,8 +124,9 @@ impl KnownQueries {
         let known = match result {
             Ok(table) => {
                 let (suspected_until, was_late) = match before {
-                    Some(Known::Alone { until }) if *until > now => return,
-                    Some(Known::Alone { .. }) => (Some(now + SUSPECTED), true),
+                    Some(Known::Alone { until, .. }) if *until > now => return,
+                    Some(Known::Alone { was_late: true, .. }) => (None, true),
+                    Some(Known::Alone { .. }) => (Some(now + SUSPECTED), false),
                     Some(Known::Fast { suspected_until, was_late, .. }) => {
                         (*suspected_until, *was_late)
                     }
@@ -143,12 +145,12 @@ impl KnownQueries {
                         return;
                     }
                     // It was this one.
-                    (false, ..) => Known::Alone { until: now + ALONE },
-                    (true, ..) => Known::Alone { until: now + ALONE_AFTER_OUTAGE },
+                    (false, ..) => Known::Alone { until: now + ALONE, was_late },
+                    (true, ..) => Known::Alone { until: now + ALONE_AFTER_OUTAGE, was_late },
                 }
             }
             Err(error) if error.is_about_server() => return,
-            Err(error) => Known::Alone { until: now + alone_after(error) },
+            Err(error) => Known::Alone { until: now + alone_after(error), was_late: false },
         };
         self.0.put(key, known);
     }

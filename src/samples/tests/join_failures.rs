@@ -266,9 +266,9 @@ async fn what_is_too_much_together_is_noticed_though_requests_overlap() {
     let many = hits(0..64, "");
     ask(&joiner, &seen, &many).await;
     (seen.lock().unwrap().longest, seen.lock().unwrap().delay) =
-        ((2_000, 502), Duration::from_millis(400));
+        ((2_000, 502), Duration::from_millis(100));
     let rounds = (0..12).map(async |round| {
-        tokio::time::sleep(Duration::from_millis(300) * round).await;
+        tokio::time::sleep(Duration::from_millis(80) * round).await;
         let results = many
             .iter()
             .map(|query| joiner.clone().query(query.clone(), vec![Flow::Namespace("shop".into())]));
