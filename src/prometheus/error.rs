@@ -91,8 +91,8 @@ impl Error {
         matches!(self, Self::Timeout(_) | Self::GatewayTimeout)
     }
 
-    /// Whether it may be that of the server, as those of a proxy whose credentials have expired, or of a query. A request
-    /// that found no seat did not ask the server; 422 is that of some stores.
+    /// Whether the server may be at fault rather than the query: 401 of a proxy with an expired token, for example. 422 is
+    /// about the query, or about some stores. A request without a seat never reached the server.
     pub fn may_be_about_server(&self) -> bool {
         match self {
             Self::Timeout(_) | Self::GatewayTimeout | Self::Unreachable(_) | Self::BrokenOff(_) => {

@@ -228,14 +228,14 @@ impl Joiner {
         let now = Instant::now().into_std();
         let hash = |of: &Member| self.0.hasher.hash_one((now, &of.flows));
         let any = |of: &&Member| (hash(of), self.0.hasher.hash_one((now, of.key)));
-        let one = members.iter().max_by_key(any);
-        let others = members.iter().filter(|of| one.is_some_and(|one| one.key != of.key));
-        let another =
-            others.max_by_key(|of| (one.is_some_and(|one| one.flows != of.flows), any(of)));
+        let Some(one) = members.iter().max_by_key(any) else { return false };
+        let others = members.iter().filter(|of| of.key != one.key);
+        let another = others.max_by_key(|of| (of.flows != one.flows, any(of)));
         let flows = flows_of(group, members);
-        let asked = one.into_iter().chain(another).map(async |member| {
+        let asked = [Some(one), another].into_iter().flatten().map(async |member| {
             let body = self.0.client.query_within(&member.text, &flows, Some(WITHIN)).await;
-            !body.and_then(Table::from_body).is_err_and(|error| error.may_be_about_server())
+            let table = body.and_then(|body| decoded(body, Table::from_body));
+            !table.is_err_and(|error| error.may_be_about_server())
         });
         // Once it has served one, the other is not waited for.
         asked.collect::<FuturesUnordered<_>>().any(future::ready).await
@@ -249,11 +249,7 @@ impl Joiner {
         // Each table is charged to a flow of its own query.
         let flows: Vec<&Flow> =
             members.iter().map(|member| member.flows.first().unwrap_or(&Flow::Shared)).collect();
-        let tables = match body.bytes() > LARGE_RESPONSE_BYTES {
-            true => blocking::run(|| Table::split_body(body, &flows)),
-            false => Table::split_body(body, &flows),
-        };
-        Ok((tables?, took))
+        Ok((decoded(body, |body| Table::split_body(body, &flows))?, took))
     }
 
     /// Notes that a request failed. Returns whether its queries are sent in parts; else each is sent by itself, and may
@@ -287,10 +283,7 @@ impl Joiner {
         let started = Instant::now();
         let body = self.0.client.query(&query, &flows).await;
         let took = body.as_ref().map_or_else(|_| started.elapsed(), Body::took);
-        let result = body.and_then(|body| match body.bytes() > LARGE_RESPONSE_BYTES {
-            true => blocking::run(|| Table::from_body(body)),
-            false => Table::from_body(body),
-        });
+        let result = body.and_then(|body| decoded(body, Table::from_body));
         let group = group_of(&flows);
         // What templates and rules share is filled by others' responses.
         if group == USERS || !matches!(result, Err(Error::Memory { .. })) {
@@ -316,6 +309,14 @@ fn flows_of(group: usize, members: &[Member]) -> Vec<Flow> {
     match group == USERS || flows.len() == 1 {
         true => flows.into_iter().cloned().collect(),
         false => vec![Flow::Shared],
+    }
+}
+
+/// What a response is decoded to: a large one without blocking the other tasks of the thread.
+fn decoded<T>(body: Body, decode: impl FnOnce(Body) -> Result<T, Error>) -> Result<T, Error> {
+    match body.bytes() > LARGE_RESPONSE_BYTES {
+        true => blocking::run(|| decode(body)),
+        false => decode(body),
     }
 }
 

@@ -158,11 +158,9 @@ impl KnownQueries {
 
 /// For how long a query is not joined after an error.
 fn alone_after(error: &Error) -> Duration {
-    match error {
-        Error::Partial(_) | Error::Memory { .. } => ALONE_AFTER_OUTAGE,
-        error if error.may_be_about_server() => ALONE_AFTER_OUTAGE,
-        _ => ALONE,
-    }
+    let may_be_server =
+        error.may_be_about_server() || matches!(error, Error::Partial(_) | Error::Memory { .. });
+    if may_be_server { ALONE_AFTER_OUTAGE } else { ALONE }
 }
 
 /// Until when what a query took is believed: spread over a fifth of the time, so that those that began together are
