@@ -220,7 +220,7 @@ impl World {
             let spec = json!({
                 "metadata": {"name": format!("app-{app}")},
                 "spec": {
-                    "scaleTargetRef": target(app), "minReplicas": 1, "maxReplicas": 20,
+                    "scaleTargetRef": target(app), "minReplicas": 1, "maxReplicas": self.max_replicas(),
                     "metrics": [{"type": "Pods", "pods": {"metric": {"name": name},
                         "target": {"type": "AverageValue", "averageValue": RATE.to_string()}}}],
                 },
@@ -228,6 +228,11 @@ impl World {
             self.send("POST", &hpas(app), spec).await;
         };
         self.each("HorizontalPodAutoscalers", self.size.autoscalers, hpa).await;
+    }
+
+    /// The maximum of each autoscaler: above its replicas, so that a steady load leaves the scale as it is.
+    fn max_replicas(&self) -> usize {
+        2 * self.size.pods
     }
 
     /// Deletes the HPAs.
@@ -246,7 +251,7 @@ impl World {
                 "apiVersion": "plimsoll.dev/v1alpha1", "kind": "Autoscaler",
                 "metadata": {"name": format!("app-{app}")},
                 "spec": {
-                    "scaleTargetRef": target(app), "minReplicas": 1, "maxReplicas": 20,
+                    "scaleTargetRef": target(app), "minReplicas": 1, "maxReplicas": self.max_replicas(),
                     "customMetrics": MetricChoice::OWN_LABEL.custom_metrics(app),
                 },
             });
