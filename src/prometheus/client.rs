@@ -123,6 +123,12 @@ impl Client {
         Self { budget: other.budget.clone(), ..self }
     }
 
+    /// Bytes of its budget.
+    #[cfg(test)]
+    pub fn reserve(&self, flow: &Flow) -> Reservation {
+        self.budget.reserve(flow)
+    }
+
     /// Sends an instant query for these flows; the body is for
     /// [`Table::read`](crate::samples::Table::read). A user's own query has
     /// half of the timeout, and a response of at most 8 MiB and 50,000 series.

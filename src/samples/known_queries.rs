@@ -237,6 +237,19 @@ mod tests {
         assert!(known.joinable(1).is_none());
     }
 
+    /// It would be joined again with as many as before.
+    #[tokio::test(start_paused = true)]
+    async fn what_a_query_took_among_others_counts_though_it_is_faster_by_itself() {
+        let mut known = known();
+        let results: [_; 4] = std::array::from_fn(|_| Ok(Table::default()));
+        let same = [(1, Duration::ZERO); 4];
+        known.succeeded(same.into_iter(), &results, 2 * SLOW);
+        known.answered(1, &Ok(Table::default()), Duration::from_millis(1));
+        assert_eq!(known.joinable(1).map(|size| size.took), Some(SLOW / 2));
+        known.succeeded(same.into_iter(), &results, SLOW / 10);
+        assert_eq!(known.joinable(1).map(|size| size.took), Some(SLOW / 40));
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_query_that_failed_by_itself_was_not_late() {
         let mut known = known();

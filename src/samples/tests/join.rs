@@ -142,6 +142,12 @@ pub(super) fn joiner() -> (Joiner, Arc<Mutex<Seen>>) {
 
 /// The same, with metrics of its requests.
 pub(super) fn counted_joiner(metrics: &Arc<Metrics>) -> (Joiner, Arc<Mutex<Seen>>) {
+    let (client, seen) = server();
+    (Joiner::new(client.counted(metrics.clone()), Spawner::unowned()), seen)
+}
+
+/// A client of the server.
+pub(super) fn server() -> (Client, Arc<Mutex<Seen>>) {
     let seen = Arc::new(Mutex::new(Seen {
         bad: Bad::Fine,
         delay: Duration::ZERO,
@@ -149,8 +155,7 @@ pub(super) fn counted_joiner(metrics: &Arc<Metrics>) -> (Joiner, Arc<Mutex<Seen>
         queries: Vec::new(),
     }));
     let client = Client::over(Arc::new(Server(seen.clone())), Options::new("http://server"));
-    let client = client.unwrap().counted(metrics.clone());
-    (Joiner::new(client, Spawner::unowned()), seen)
+    (client.unwrap(), seen)
 }
 
 /// The values of all queries at once, and how many requests that took.
@@ -161,6 +166,7 @@ pub(super) async fn ask(
 ) -> (Vec<Result<f64, String>>, usize) {
     seen.lock().unwrap().queries.clear();
     let flow = |query: &String| match query.contains("user") {
+        _ if query.contains("each") => Flow::User(query.as_str().into()),
         true if query.contains("bad") => Flow::User("other".into()),
         true => Flow::User("shop".into()),
         false if query.contains("all") => Flow::Shared,

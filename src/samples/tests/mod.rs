@@ -4,5 +4,6 @@ mod ahead;
 mod coalescer;
 mod join;
 mod join_failures;
+mod join_too_much;
 mod quotas;
 mod store;

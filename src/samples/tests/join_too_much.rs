@@ -1,0 +1,155 @@
+//! Requests of several queries that are too much at once: too long, too large or too slow, or with too little memory.
+
+use super::super::join::Joiner;
+use super::join::{Bad, TEN, ask, hits, joiner, queries, server};
+use crate::prometheus::Flow;
+use crate::supervise::Spawner;
+use futures::future::{self, join_all};
+use std::time::Duration;
+
+#[tokio::test(start_paused = true)]
+async fn a_query_that_is_small_now_and_then_is_not_joined() {
+    let (joiner, seen) = joiner();
+    for round in 0..6 {
+        seen.lock().unwrap().bad = if round % 2 == 0 { Bad::Fine } else { Bad::Large };
+        assert!(ask(&joiner, &seen, &queries(&TEN)).await.0.iter().all(Result::is_ok));
+        tokio::time::advance(Duration::from_secs(15)).await;
+    }
+    let sent = ask(&joiner, &seen, &queries(&TEN)).await.1;
+    assert_eq!(sent, 2, "the nine others share a request");
+}
+
+/// As when a proxy is restarted. It strikes all that are sent at the time.
+#[tokio::test(start_paused = true)]
+async fn one_failure_by_chance_makes_requests_no_smaller() {
+    for (queries, requests) in [(64, 1), (300, 5)] {
+        let (joiner, seen) = joiner();
+        let many = hits(0..queries, "_all_bad");
+        ask(&joiner, &seen, &many).await;
+        seen.lock().unwrap().bad = Bad::CutFirst(requests);
+        seen.lock().unwrap().delay = Duration::from_millis(5);
+        assert!(ask(&joiner, &seen, &many).await.0.iter().all(Result::is_ok));
+        seen.lock().unwrap().bad = Bad::Fine;
+        assert_eq!(ask(&joiner, &seen, &many).await.1, requests);
+    }
+}
+
+/// Each fails for longer than it takes until the next one is sent.
+#[tokio::test(start_paused = true)]
+async fn what_is_too_much_together_is_noticed_though_requests_overlap() {
+    let (joiner, seen) = joiner();
+    let many = hits(0..64, "");
+    ask(&joiner, &seen, &many).await;
+    (seen.lock().unwrap().longest, seen.lock().unwrap().delay) =
+        ((2_000, 502), Duration::from_millis(100));
+    let rounds = (0..12).map(async |round| {
+        tokio::time::sleep(Duration::from_millis(80) * round).await;
+        let results = many
+            .iter()
+            .map(|query| joiner.clone().query(query.clone(), vec![Flow::Namespace("shop".into())]));
+        assert!(join_all(results).await.iter().all(Result::is_ok));
+    });
+    join_all(rounds).await;
+    let too_long = |query: &&String| query.len() > 2_000;
+    let sent = seen.lock().unwrap().queries.iter().filter(too_long).count();
+    assert!(sent <= 7, "{sent}");
+}
+
+/// A stall of the server, for example.
+#[tokio::test(start_paused = true)]
+async fn requests_that_are_late_now_and_then_end_no_joining() {
+    let (joiner, seen) = joiner();
+    let many = hits(0..64, "");
+    ask(&joiner, &seen, &many).await;
+    for _ in 0..5 {
+        seen.lock().unwrap().delay = Duration::from_secs(3);
+        let stall = async {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            seen.lock().unwrap().delay = Duration::ZERO;
+        };
+        assert_eq!(future::join(ask(&joiner, &seen, &many), stall).await.0.1, 1 + 64);
+        tokio::time::advance(Duration::from_secs(15)).await;
+        assert_eq!(ask(&joiner, &seen, &many).await.1, 1);
+        tokio::time::advance(Duration::from_secs(15)).await;
+    }
+}
+
+/// Together they are too much for the server, or for a proxy: fewer are joined for a while.
+#[tokio::test(start_paused = true)]
+async fn what_is_too_much_together_is_sent_twice_no_more_than_now_and_then() {
+    for status in [403, 414, 422, 502, 504] {
+        let (joiner, seen) = joiner();
+        let many = hits(0..600, "");
+        ask(&joiner, &seen, &many).await;
+        seen.lock().unwrap().longest = (2_000, status);
+        seen.lock().unwrap().delay = Duration::from_millis(5);
+        let mut sent = 0;
+        for round in 0..40 {
+            let (results, requests) = ask(&joiner, &seen, &many).await;
+            let failures = results.iter().filter(|result| result.is_err()).count();
+            assert_eq!(failures, 0, "{status}, {round}");
+            sent += requests;
+            tokio::time::advance(Duration::from_secs(15)).await;
+        }
+        // 38 of 16 queries each.
+        assert!(sent <= 40 * 42, "{status}: {sent}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn few_that_are_too_much_together_are_sent_so_no_more_than_now_and_then() {
+    for status in [403, 414, 422, 502, 504] {
+        let (joiner, seen) = joiner();
+        let few = hits(0..10, "");
+        ask(&joiner, &seen, &few).await;
+        (seen.lock().unwrap().longest, seen.lock().unwrap().delay) =
+            ((500, status), Duration::from_millis(5));
+        let mut failed = 0;
+        for round in 0..40 {
+            let (results, _) = ask(&joiner, &seen, &few).await;
+            assert!(results.iter().all(Result::is_ok), "{status}, {round}");
+            let too_long = |query: &&String| query.len() > 500;
+            failed += seen.lock().unwrap().queries.iter().filter(too_long).count();
+            tokio::time::advance(Duration::from_secs(15)).await;
+        }
+        assert!(failed <= 3, "{status}: {failed}");
+    }
+}
+
+/// Their answers are charged to none of them.
+#[tokio::test(start_paused = true)]
+async fn a_namespace_whose_memory_is_full_spoils_no_request_of_several() {
+    let (client, seen) = server();
+    let joiner = Joiner::new(client.clone(), Spawner::unowned());
+    let all = || {
+        let names = ["a", "b", "c", "d", "e", "f"].into_iter().enumerate();
+        join_all(names.map(|(n, name)| {
+            let flows = vec![Flow::User(name.into())];
+            joiner.clone().query(format!("hits_{n}"), flows)
+        }))
+    };
+    all().await;
+    seen.lock().unwrap().queries.clear();
+    let mut taken = client.reserve(&Flow::User("a".into()));
+    for bytes in [1 << 20, 1 << 10, 1] {
+        while taken.grow(bytes).is_ok() {}
+    }
+    let results = all().await;
+    assert!(results[0].is_err() && results[1..].iter().all(Result::is_ok), "{results:?}");
+    assert_eq!(seen.lock().unwrap().queries.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_slow_moment_of_the_server_ends_the_joining_for_a_minute() {
+    let (joiner, seen) = joiner();
+    let many = hits(0..300, "");
+    ask(&joiner, &seen, &many).await;
+    assert_eq!(ask(&joiner, &seen, &many).await.1, 5);
+    seen.lock().unwrap().delay = Duration::from_secs(3);
+    ask(&joiner, &seen, &many).await;
+    seen.lock().unwrap().delay = Duration::ZERO;
+    tokio::time::advance(Duration::from_secs(61)).await;
+    ask(&joiner, &seen, &many).await;
+    let sent = ask(&joiner, &seen, &many).await.1;
+    assert!(sent < 20, "{sent}");
+}
