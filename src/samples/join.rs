@@ -26,7 +26,8 @@ use tokio::time::Instant;
 const JOIN_DELAY: Duration = Duration::from_millis(1);
 /// The most queries of a request.
 const MAX_QUERIES: usize = 64;
-/// The same for a while after one that was too long, too large, or otherwise too much at once.
+/// The same for a while after one that was too long, too large, or otherwise too much at once: half of its queries, at least
+/// [`PARTS`] and at most so many.
 const FEWER_QUERIES: usize = 16;
 const FEWER: Duration = Duration::from_secs(300);
 /// The most bytes of a request's query, as VictoriaMetrics takes 16 KiB by default, and of a query that is joined.
@@ -70,8 +71,8 @@ struct Group {
     known: KnownQueries,
     /// Those that wait for others.
     waiting: Vec<Member>,
-    /// Until when a request has fewer queries.
-    fewer_until: Option<Instant>,
+    /// The most queries of a request until then, if these are fewer.
+    fewer: Option<(usize, Instant)>,
     /// When one was last too much at once, as far as its failure tells.
     too_much_at: Option<Instant>,
 }
@@ -144,9 +145,7 @@ impl Joiner {
     fn send_waiting(&self, group: usize) {
         let (members, max_queries) = {
             let group = &mut self.groups()[group];
-            let fewer = group.fewer_until.is_some_and(|until| Instant::now() < until);
-            let max_queries = if fewer { FEWER_QUERIES } else { MAX_QUERIES };
-            (std::mem::take(&mut group.waiting), max_queries)
+            (std::mem::take(&mut group.waiting), group.max_queries())
         };
         let mut request: Vec<Member> = Vec::new();
         let (mut bytes, mut series, mut took) = (0, 0, Duration::ZERO);
@@ -194,8 +193,8 @@ impl Joiner {
                 let parts = parts_of(members).into_iter().map(|part| self.answer(group, part));
                 let answered = join_all(parts).await;
                 let are_all = !answered.is_empty() && !answered.contains(&false);
-                if are_all && queries > FEWER_QUERIES {
-                    self.groups()[group].was_too_much(begun);
+                if are_all && queries > PARTS {
+                    self.groups()[group].was_too_much(queries, begun);
                 }
             }
             false
@@ -223,22 +222,38 @@ impl Joiner {
     }
 
     /// Whether the server serves one of these queries by itself: a proxy may say that it is down of what is too much at once.
-    /// It is asked for two, as one may be bad by itself, by now; if possible, of different namespaces.
+    /// It is asked for two, as one may be bad by itself, by now: if possible, of different namespaces, and not those that told
+    /// nothing before.
     async fn serves(&self, group: usize, members: &[Member]) -> bool {
         let now = Instant::now().into_std();
-        let hash = |of: &Member| self.0.hasher.hash_one((now, &of.flows));
-        let any = |of: &&Member| (hash(of), self.0.hasher.hash_one((now, of.key)));
-        let Some(one) = members.iter().max_by_key(any) else { return false };
-        let others = members.iter().filter(|of| of.key != one.key);
-        let another = others.max_by_key(|of| (of.flows != one.flows, any(of)));
+        let any = |of: u64| self.0.hasher.hash_one((now, of));
+        let order = |of: &&Member| {
+            let told_nothing_at = self.groups()[group].known.told_nothing_at(of.key);
+            (told_nothing_at, any(self.0.hasher.hash_one(&of.flows)), any(of.key))
+        };
+        let mut asked: Vec<&Member> = members.iter().collect();
+        asked.sort_by_cached_key(order);
+        let Some((one, others)) = asked.split_first() else { return false };
+        let is_of_same = |of: &&&Member| of.flows.iter().any(|flow| one.flows.contains(flow));
+        let both = [Some(one), others.iter().min_by_key(is_of_same)];
+        let both: Vec<&Member> = both.into_iter().flatten().copied().collect();
         let flows = flows_of(group, members);
-        let asked = [Some(one), another].into_iter().flatten().map(async |member| {
+        let serves = async |member: &Member| {
             let body = self.0.client.query_within(&member.text, &flows, Some(WITHIN)).await;
             let table = body.and_then(|body| decoded(body, Table::from_body));
-            !table.is_err_and(|error| error.may_be_about_server())
-        });
+            // What finds no seat tells nothing, and would wait again.
+            let nothing = |error: &Error| {
+                error.may_be_about_server() || matches!(error, Error::Overloaded(_))
+            };
+            !table.as_ref().is_err_and(nothing)
+        };
+        let answers: FuturesUnordered<_> = both.iter().map(|member| serves(member)).collect();
         // Once it has served one, the other is not waited for.
-        asked.collect::<FuturesUnordered<_>>().any(future::ready).await
+        let served = answers.any(future::ready).await;
+        for member in both.iter().filter(|_| !served) {
+            self.groups()[group].known.told_nothing(member.key);
+        }
+        served
     }
 
     async fn query_joined(&self, group: usize, members: &[Member]) -> Result<Answer, Error> {
@@ -258,17 +273,14 @@ impl Joiner {
         let of_group = &mut self.groups()[group];
         let is_of_size = matches!(error, Error::TooLong { .. } | Error::InvalidResponse(_));
         if is_of_size && members.len() > FEWER_QUERIES {
-            of_group.fewer_until = Some(Instant::now() + FEWER);
+            of_group.have_fewer(FEWER_QUERIES);
         }
         let is_late = error.is_late() || matches!(error, Error::Memory { .. });
         if members.len() > PARTS && !is_late && !matches!(error, Error::Overloaded(_)) {
             return true;
         }
-        // Others' responses fill what templates and rules share, and others take their seats.
-        let is_own = match error {
-            Error::Memory { .. } => group == USERS,
-            error => !matches!(error, Error::Overloaded(_)),
-        };
+        // Others' responses fill what they share, and others take their seats.
+        let is_own = !matches!(error, Error::Overloaded(_) | Error::Memory { .. });
         for member in members.iter().filter(|_| is_own) {
             match members.len() > PARTS {
                 true => of_group.known.was_late(member.key, error),
@@ -351,22 +363,33 @@ fn is_of_all(error: &Error, group: usize) -> bool {
 
 /// Queries for which the error of their request is theirs.
 fn fail(members: Vec<Member>, error: &Error) {
+    tracing::warn!(queries = members.len(), %error, "Failed to query Prometheus");
     for member in members {
         let _ = member.answer.send(Some(Err(error.clone().into())));
     }
 }
 
 impl Group {
-    /// Notes that a request, begun then, failed of which all parts succeeded. That happens by chance, too, and to all that are
-    /// sent at one time; not again within so short a time.
-    fn was_too_much(&mut self, begun: Instant) {
+    /// The most queries of a request.
+    fn max_queries(&self) -> usize {
+        let fewer = self.fewer.filter(|(_, until)| Instant::now() < *until);
+        fewer.map_or(MAX_QUERIES, |(queries, _)| queries)
+    }
+
+    /// Lets requests have so many queries for a while, or fewer if that is so already.
+    fn have_fewer(&mut self, queries: usize) {
+        self.fewer = Some((queries.min(self.max_queries()), Instant::now() + FEWER));
+    }
+
+    /// Notes that a request of so many queries, begun then, failed of which all parts succeeded. That happens by chance, too,
+    /// and to all that are sent at one time; not again within so short a time.
+    fn was_too_much(&mut self, queries: usize, begun: Instant) {
         if self.too_much_at.is_some_and(|before| begun <= before) {
             return;
         }
-        let now = Instant::now();
-        let before = self.too_much_at.replace(now);
+        let before = self.too_much_at.replace(Instant::now());
         if before.is_some_and(|before| begun - before < 2 * FEWER) {
-            self.fewer_until = Some(now + FEWER);
+            self.have_fewer((queries / 2).clamp(PARTS, FEWER_QUERIES));
         }
     }
 }

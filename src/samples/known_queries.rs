@@ -32,10 +32,20 @@ pub struct KnownQueries(LruCache<u64, Known>);
 
 /// What is known of a query.
 enum Known {
-    /// It succeeded by itself, and its size is believed until then. `was_late` is whether the last request of many with it was.
-    Fast { until: Instant, size: Size, suspected_until: Option<Instant>, was_late: bool },
+    /// It succeeded by itself, and its size is believed until `until`.
+    Fast { until: Instant, size: Size, faults: Faults },
     /// It is no vector, failed, is too large, or spoils requests, or `was_late` with many: it is not joined until then.
     Alone { until: Instant, was_late: bool },
+}
+
+/// What may be the fault of a query.
+#[derive(Clone, Copy, Default)]
+struct Faults {
+    suspected_until: Option<Instant>,
+    /// Whether the last request of many with it was.
+    was_late: bool,
+    /// When the server last failed it by itself as if it were down.
+    told_nothing_at: Option<Instant>,
 }
 
 /// What a query took by itself, or as its part of the last request, if that had several queries.
@@ -82,8 +92,8 @@ impl KnownQueries {
                 false => took.as_secs_f64() / alone.as_secs_f64(),
             };
             let known = self.0.get_mut(&key);
-            let Some(Known::Fast { until, size, was_late, .. }) = known else { continue };
-            (size.took, *was_late) = (request_took.mul_f64(part), false);
+            let Some(Known::Fast { until, size, faults }) = known else { continue };
+            (size.took, faults.was_late) = (request_took.mul_f64(part), false);
             let is_large = matches!(table, Ok(table) if !is_small(table));
             if request_took > SLOW || is_large {
                 *until = now;
@@ -99,9 +109,9 @@ impl KnownQueries {
 
     /// A request of few failed so, this query among them.
     pub fn suspect(&mut self, key: u64, error: &Error) {
-        let Some(Known::Fast { suspected_until, .. }) = self.0.get_mut(&key) else { return };
+        let Some(Known::Fast { faults, .. }) = self.0.get_mut(&key) else { return };
         let now = Instant::now();
-        let before = suspected_until.replace(now + SUSPECTED);
+        let before = faults.suspected_until.replace(now + SUSPECTED);
         if before.is_some_and(|before| now < before) {
             self.0.put(key, Known::Alone { until: now + alone_after(error), was_late: false });
         }
@@ -110,10 +120,25 @@ impl KnownQueries {
     /// A request of many was so late, this query among them. After two in a row it is not joined: what is late once may be
     /// any of the others, or the server.
     pub fn was_late(&mut self, key: u64, error: &Error) {
-        let Some(Known::Fast { was_late, .. }) = self.0.get_mut(&key) else { return };
-        if std::mem::replace(was_late, true) {
+        let Some(Known::Fast { faults, .. }) = self.0.get_mut(&key) else { return };
+        if std::mem::replace(&mut faults.was_late, true) {
             let until = Instant::now() + alone_after(error);
             self.0.put(key, Known::Alone { until, was_late: true });
+        }
+    }
+
+    /// When a query was last of no use to tell whether the server is down, as the server failed it, too. None if it never was.
+    pub fn told_nothing_at(&self, key: u64) -> Option<Instant> {
+        match self.0.peek(&key)? {
+            Known::Fast { faults, .. } => faults.told_nothing_at,
+            Known::Alone { .. } => None,
+        }
+    }
+
+    /// A query was of no use to tell that.
+    pub fn told_nothing(&mut self, key: u64) {
+        if let Some(Known::Fast { faults, .. }) = self.0.peek_mut(&key) {
+            faults.told_nothing_at = Some(Instant::now());
         }
     }
 
@@ -123,22 +148,25 @@ impl KnownQueries {
         let before = self.0.peek(&key);
         let known = match result {
             Ok(table) => {
-                let (suspected_until, was_late) = match before {
+                let (mut faults, mut among_others) = (Faults::default(), Duration::ZERO);
+                match before {
                     Some(Known::Alone { until, .. }) if *until > now => return,
-                    Some(Known::Alone { was_late: true, .. }) => (None, true),
-                    Some(Known::Alone { .. }) => (Some(now + SUSPECTED), false),
-                    Some(Known::Fast { suspected_until, was_late, .. }) => {
-                        (*suspected_until, *was_late)
+                    Some(Known::Alone { was_late: true, .. }) => faults.was_late = true,
+                    Some(Known::Alone { .. }) => faults.suspected_until = Some(now + SUSPECTED),
+                    // The next request that it shares tells whether it still takes as long among others.
+                    Some(Known::Fast { size, faults: before, .. }) => {
+                        (faults, among_others) = (*before, size.took.min(MAX_TIME));
                     }
-                    None => (None, false),
-                };
-                let is_suspected = was_late || suspected_until.is_some_and(|until| now < until);
+                    None => {}
+                }
+                let was_late = faults.was_late;
+                let is_suspected =
+                    was_late || faults.suspected_until.is_some_and(|until| now < until);
                 let joinable = is_small(table) && !table.is_scalar();
                 match (joinable, took <= MAX_TIME, is_suspected) {
                     (true, true, _) => {
-                        let size = Size { took, series: table.series() };
-                        let until = believed_until(key, now);
-                        Known::Fast { until, size, suspected_until, was_late }
+                        let size = Size { took: took.max(among_others), series: table.series() };
+                        Known::Fast { until: believed_until(key, now), size, faults }
                     }
                     (_, _, false) => {
                         self.0.pop(&key);
@@ -241,13 +269,13 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn what_a_query_took_among_others_counts_though_it_is_faster_by_itself() {
         let mut known = known();
-        let results: [_; 4] = std::array::from_fn(|_| Ok(Table::default()));
-        let same = [(1, Duration::ZERO); 4];
+        let results: [_; 16] = std::array::from_fn(|_| Ok(Table::default()));
+        let same = [(1, Duration::ZERO); 16];
         known.succeeded(same.into_iter(), &results, 2 * SLOW);
         known.answered(1, &Ok(Table::default()), Duration::from_millis(1));
-        assert_eq!(known.joinable(1).map(|size| size.took), Some(SLOW / 2));
+        assert_eq!(known.joinable(1).map(|size| size.took), Some(SLOW / 8));
         known.succeeded(same.into_iter(), &results, SLOW / 10);
-        assert_eq!(known.joinable(1).map(|size| size.took), Some(SLOW / 40));
+        assert_eq!(known.joinable(1).map(|size| size.took), Some(SLOW / 160));
     }
 
     #[tokio::test(start_paused = true)]

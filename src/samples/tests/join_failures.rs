@@ -184,7 +184,7 @@ async fn what_fails_with_others_as_if_the_server_were_down_fails_none() {
             assert_eq!(failures, 0, "{round}");
             assert!(round == 0 || sent <= 100, "{round}: {sent}");
             // The few that spoil are known, and it is too early to measure all again.
-            assert!(!(10..30).contains(&round) || sent <= 12, "{round}: {sent}");
+            assert!(!(10..30).contains(&round) || sent <= 30, "{round}: {sent}");
             tokio::time::advance(Duration::from_secs(15)).await;
         }
     }
