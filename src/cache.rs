@@ -140,6 +140,7 @@ mod tests {
             ("query shapes", samples::SHAPED_QUERY_BYTES),
             ("narrowed queries", samples::GUARDED_QUERY_BYTES),
             ("forms", samples::SHAPE_BYTES),
+            ("known queries", samples::KNOWN_QUERY_BYTES),
             ("callers", samples::RECENT_QUERY_BYTES),
             ("metric types", 3 * samples::METRIC_TYPE_BYTES),
             ("unknown metrics", rules::UNKNOWN_NAME_BYTES),
@@ -163,9 +164,9 @@ mod tests {
         );
         let fits =
             |autoscalers: usize, rules: usize| base + autoscalers * 20 / 1024 + rules <= limit;
-        assert!(fits(5_000, 0) && fits(1_800, 64), "{base} MiB, and the limit is {limit}");
-        assert!(text.contains(&format!("The chart's limit of {limit} MiB is enough for 5,000 ")));
-        assert!(text.contains(", and for 1,800 with rules"));
+        assert!(fits(4_700, 0) && fits(1_400, 64), "{base} MiB, and the limit is {limit}");
+        assert!(text.contains(&format!("The chart's limit of {limit} MiB is enough for 4,700 ")));
+        assert!(text.contains(", and for 1,400 with rules"));
     }
 
     #[tokio::test(start_paused = true)]

@@ -24,8 +24,13 @@ const ALONE_AFTER_OUTAGE: Duration = Duration::from_secs(60);
 /// For how long a query is suspected after a request of few failed, it among them. After another one it is not joined.
 /// Successes in between don't matter: it may fail now and then.
 const SUSPECTED: Duration = Duration::from_secs(300);
-/// The most queries that are known, each with about 100 bytes.
+/// The most queries that are known.
 const MAX_KNOWN: usize = 20_000;
+/// The most bytes of what is known of the queries of a server: of templates and rules, and of users.
+pub const KNOWN_QUERY_BYTES: usize = 7 << 20;
+/// The key of a query, and its places in the map and in the list of the cache.
+const ENTRY_OVERHEAD: usize = 64;
+const _: () = assert!(2 * MAX_KNOWN * (size_of::<Known>() + ENTRY_OVERHEAD) <= KNOWN_QUERY_BYTES);
 
 /// By a hash of their texts.
 pub struct KnownQueries(LruCache<u64, Known>);

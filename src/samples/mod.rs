@@ -24,6 +24,7 @@ pub use caller::{Caller, Reader};
 pub use coalesce::SHAPE_BYTES;
 pub use error::MetricError;
 pub use handle::QueryHandle;
+pub use known_queries::KNOWN_QUERY_BYTES;
 pub use metric_types::{METRIC_TYPE_BYTES, MetricTypes, TypeWarning, type_of_one};
 pub use objects::{ByObject, ObjectQuery, ObjectSample, ObjectSamples, Origin, PodQuery};
 pub use recent_quota::RECENT_QUERY_BYTES;
