@@ -46,8 +46,8 @@ const MAX_USER_RESPONSE: usize = 8 << 20;
 /// others, with a warning.
 const MAX_USER_SERIES: &str = "50000";
 
-/// What responses to queries of several users are charged to, in the place of a namespace: one with a full part would fail
-/// the others' with its own.
+/// What the responses to shared requests of several users are charged to, until they are read, in the place of a namespace:
+/// one with a full part would fail the others' with its own.
 const SEVERAL_USERS: &str = "*";
 
 /// A 504 after this time is that of a proxy whose server was late; before it, of one that has none.
@@ -357,7 +357,7 @@ impl Client {
         let user = Flow::are_users(request.flows);
         let limit = if user { MAX_USER_RESPONSE } else { usize::MAX }.min(self.max_response_bytes);
         let limit = limit.min(most);
-        let is_of_several = user && request.flows.len() > 1;
+        let is_of_several = user && request.flows.len() > 1 && most != usize::MAX;
         let several = is_of_several.then(|| Flow::User(SEVERAL_USERS.into()));
         let mut reservation = self.budget.reserve(several.as_ref().unwrap_or(flow));
         let large = if user { &self.large_of_users } else { &self.large };

@@ -26,8 +26,7 @@ use tokio::time::Instant;
 const JOIN_DELAY: Duration = Duration::from_millis(1);
 /// The most queries of a request.
 const MAX_QUERIES: usize = 64;
-/// The same for a while after one that was too long, too large, or otherwise too much at once: half of its queries, at least
-/// [`PARTS`] and at most so many.
+/// The same for a while after one that was too long, too large, or otherwise too much at once.
 const FEWER_QUERIES: usize = 16;
 const FEWER: Duration = Duration::from_secs(300);
 /// The most bytes of a request's query, as VictoriaMetrics takes 16 KiB by default, and of a query that is joined.
@@ -71,8 +70,8 @@ struct Group {
     known: KnownQueries,
     /// Those that wait for others.
     waiting: Vec<Member>,
-    /// The most queries of a request until then, if these are fewer.
-    fewer: Option<(usize, Instant)>,
+    /// Until when a request has fewer queries.
+    fewer_until: Option<Instant>,
     /// When one was last too much at once, as far as its failure tells.
     too_much_at: Option<Instant>,
 }
@@ -82,8 +81,7 @@ struct Member {
     key: u64,
     text: String,
     flows: Vec<Flow>,
-    took: Duration,
-    series: usize,
+    size: Size,
     /// None if it must be sent by itself.
     answer: oneshot::Sender<Option<TableResult>>,
 }
@@ -121,13 +119,13 @@ impl Joiner {
             return None;
         }
         let group = group_of(flows);
-        let Size { took, series } = self.groups()[group].known.joinable(key)?;
+        let size = self.groups()[group].known.joinable(key)?;
         let Some(text) = union::member(query).map(|text| text.into_owned()) else {
             self.groups()[group].known.is_none_to_join(key);
             return None;
         };
         let (answer, receiver) = oneshot::channel();
-        let member = Member { key, text, flows: flows.to_vec(), took, series, answer };
+        let member = Member { key, text, flows: flows.to_vec(), size, answer };
         let mut groups = self.groups();
         let waiting = &mut groups[group].waiting;
         waiting.push(member);
@@ -145,23 +143,27 @@ impl Joiner {
     fn send_waiting(&self, group: usize) {
         let (members, max_queries) = {
             let group = &mut self.groups()[group];
-            (std::mem::take(&mut group.waiting), group.max_queries())
+            let fewer = group.fewer_until.is_some_and(|until| Instant::now() < until);
+            let max_queries = if fewer { FEWER_QUERIES } else { MAX_QUERIES };
+            (std::mem::take(&mut group.waiting), max_queries)
         };
         let mut request: Vec<Member> = Vec::new();
-        let (mut bytes, mut series, mut took) = (0, 0, Duration::ZERO);
+        let (mut bytes, mut all) = (0, Size::default());
         for member in members {
-            let more = member.text.len() + MEMBER_OVERHEAD;
+            let (more, size) = (member.text.len() + MEMBER_OVERHEAD, member.size);
             let full = request.len() >= max_queries
                 || bytes + more > MAX_BYTES
-                || series + member.series > MAX_SERIES
-                || took + member.took > MAX_TIME;
+                || all.series + size.series > MAX_SERIES
+                || all.response + size.response > MAX_RESPONSE / 2
+                || all.took + size.took > MAX_TIME;
             if full {
                 self.send(group, std::mem::take(&mut request));
-                (bytes, series, took) = (0, 0, Duration::ZERO);
+                (bytes, all) = (0, Size::default());
             }
             bytes += more;
-            series += member.series;
-            took += member.took;
+            all.series += size.series;
+            all.response += size.response;
+            all.took += size.took;
             request.push(member);
         }
         self.send(group, request);
@@ -193,8 +195,8 @@ impl Joiner {
                 let parts = parts_of(members).into_iter().map(|part| self.answer(group, part));
                 let answered = join_all(parts).await;
                 let are_all = !answered.is_empty() && !answered.contains(&false);
-                if are_all && queries > PARTS {
-                    self.groups()[group].was_too_much(queries, begun);
+                if are_all && queries > FEWER_QUERIES {
+                    self.groups()[group].was_too_much(begun);
                 }
             }
             false
@@ -213,7 +215,7 @@ impl Joiner {
             }
         };
         tracing::debug!(queries, ?took, "Queried Prometheus, several at once");
-        let keys = members.iter().map(|member| (member.key, member.took));
+        let keys = members.iter().map(|member| (member.key, member.size.took));
         self.groups()[group].known.succeeded(keys, &tables, took);
         for (member, table) in members.into_iter().zip(tables) {
             let _ = member.answer.send(Some(table.map(Arc::new).map_err(Into::into)));
@@ -241,19 +243,16 @@ impl Joiner {
         let serves = async |member: &Member| {
             let body = self.0.client.query_within(&member.text, &flows, Some(WITHIN)).await;
             let table = body.and_then(|body| decoded(body, Table::from_body));
-            // What finds no seat tells nothing, and would wait again.
-            let nothing = |error: &Error| {
-                error.may_be_about_server() || matches!(error, Error::Overloaded(_))
-            };
-            !table.as_ref().is_err_and(nothing)
+            let failed = matches!(&table, Err(error) if error.may_be_about_server());
+            if failed {
+                self.groups()[group].known.told_nothing(member.key);
+            }
+            // What finds no seat tells nothing either, and would wait again.
+            !failed && !matches!(table, Err(Error::Overloaded(_)))
         };
         let answers: FuturesUnordered<_> = both.iter().map(|member| serves(member)).collect();
         // Once it has served one, the other is not waited for.
-        let served = answers.any(future::ready).await;
-        for member in both.iter().filter(|_| !served) {
-            self.groups()[group].known.told_nothing(member.key);
-        }
-        served
+        answers.any(future::ready).await
     }
 
     async fn query_joined(&self, group: usize, members: &[Member]) -> Result<Answer, Error> {
@@ -273,7 +272,7 @@ impl Joiner {
         let of_group = &mut self.groups()[group];
         let is_of_size = matches!(error, Error::TooLong { .. } | Error::InvalidResponse(_));
         if is_of_size && members.len() > FEWER_QUERIES {
-            of_group.have_fewer(FEWER_QUERIES);
+            of_group.fewer_until = Some(Instant::now() + FEWER);
         }
         let is_late = error.is_late() || matches!(error, Error::Memory { .. });
         if members.len() > PARTS && !is_late && !matches!(error, Error::Overloaded(_)) {
@@ -295,11 +294,12 @@ impl Joiner {
         let started = Instant::now();
         let body = self.0.client.query(&query, &flows).await;
         let took = body.as_ref().map_or_else(|_| started.elapsed(), Body::took);
+        let bytes = body.as_ref().map_or(0, Body::bytes);
         let result = body.and_then(|body| decoded(body, Table::from_body));
         let group = group_of(&flows);
         // What templates and rules share is filled by others' responses.
         if group == USERS || !matches!(result, Err(Error::Memory { .. })) {
-            self.groups()[group].known.answered(key, &result, took);
+            self.groups()[group].known.answered(key, &result, (took, bytes));
         }
         match &result {
             Ok(table) => {
@@ -370,26 +370,16 @@ fn fail(members: Vec<Member>, error: &Error) {
 }
 
 impl Group {
-    /// The most queries of a request.
-    fn max_queries(&self) -> usize {
-        let fewer = self.fewer.filter(|(_, until)| Instant::now() < *until);
-        fewer.map_or(MAX_QUERIES, |(queries, _)| queries)
-    }
-
-    /// Lets requests have so many queries for a while, or fewer if that is so already.
-    fn have_fewer(&mut self, queries: usize) {
-        self.fewer = Some((queries.min(self.max_queries()), Instant::now() + FEWER));
-    }
-
-    /// Notes that a request of so many queries, begun then, failed of which all parts succeeded. That happens by chance, too,
-    /// and to all that are sent at one time; not again within so short a time.
-    fn was_too_much(&mut self, queries: usize, begun: Instant) {
+    /// Notes that a request, begun then, failed of which all parts succeeded. That happens by chance, too, and to all that are
+    /// sent at one time; not again within so short a time.
+    fn was_too_much(&mut self, begun: Instant) {
         if self.too_much_at.is_some_and(|before| begun <= before) {
             return;
         }
-        let before = self.too_much_at.replace(Instant::now());
+        let now = Instant::now();
+        let before = self.too_much_at.replace(now);
         if before.is_some_and(|before| begun - before < 2 * FEWER) {
-            self.have_fewer((queries / 2).clamp(PARTS, FEWER_QUERIES));
+            self.fewer_until = Some(now + FEWER);
         }
     }
 }

@@ -49,17 +49,19 @@ struct Faults {
     suspected_until: Option<Instant>,
     /// Whether the last request of many with it was.
     was_late: bool,
-    /// When the server last failed it by itself as if it were down.
+    /// When the server last failed it by itself as if it were down, if it has not succeeded since.
     told_nothing_at: Option<Instant>,
 }
 
 /// What a query took by itself, or as its part of the last request, if that had several queries.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Default)]
 pub struct Size {
     /// How long it took.
     pub took: Duration,
     /// The series of its result.
     pub series: usize,
+    /// The bytes of the response, which repeats the names of labels.
+    pub response: usize,
 }
 
 impl Default for KnownQueries {
@@ -99,6 +101,7 @@ impl KnownQueries {
             let known = self.0.get_mut(&key);
             let Some(Known::Fast { until, size, faults }) = known else { continue };
             (size.took, faults.was_late) = (request_took.mul_f64(part), false);
+            faults.told_nothing_at = None;
             let is_large = matches!(table, Ok(table) if !is_small(table));
             if request_took > SLOW || is_large {
                 *until = now;
@@ -108,7 +111,9 @@ impl KnownQueries {
             if request_took <= MAX_TIME {
                 *until = believed_until(key, now);
             }
-            size.series = table.as_ref().map_or(size.series, Table::series);
+            let series = table.as_ref().map_or(size.series, Table::series);
+            size.response = size.response / size.series.max(1) * series.max(1);
+            size.series = series;
         }
     }
 
@@ -132,7 +137,8 @@ impl KnownQueries {
         }
     }
 
-    /// When a query was last of no use to tell whether the server is down, as the server failed it, too. None if it never was.
+    /// When a query was last of no use to tell whether the server is down, as the server failed it, too. None if it has
+    /// succeeded since.
     pub fn told_nothing_at(&self, key: u64) -> Option<Instant> {
         match self.0.peek(&key)? {
             Known::Fast { faults, .. } => faults.told_nothing_at,
@@ -147,8 +153,13 @@ impl KnownQueries {
         }
     }
 
-    /// A query that was sent by itself was answered so.
-    pub fn answered(&mut self, key: u64, result: &Result<Table, Error>, took: Duration) {
+    /// A query that was sent by itself was answered so, after this time and with a response of so many bytes.
+    pub fn answered(
+        &mut self,
+        key: u64,
+        result: &Result<Table, Error>,
+        (took, response): (Duration, usize),
+    ) {
         let now = Instant::now();
         let before = self.0.peek(&key);
         let known = match result {
@@ -164,13 +175,15 @@ impl KnownQueries {
                     }
                     None => {}
                 }
+                faults.told_nothing_at = None;
                 let was_late = faults.was_late;
                 let is_suspected =
                     was_late || faults.suspected_until.is_some_and(|until| now < until);
                 let joinable = is_small(table) && !table.is_scalar();
                 match (joinable, took <= MAX_TIME, is_suspected) {
                     (true, true, _) => {
-                        let size = Size { took: took.max(among_others), series: table.series() };
+                        let took = took.max(among_others);
+                        let size = Size { took, series: table.series(), response };
                         Known::Fast { until: believed_until(key, now), size, faults }
                     }
                     (_, _, false) => {
@@ -214,7 +227,7 @@ mod tests {
     /// One query, which succeeded by itself.
     fn known() -> KnownQueries {
         let mut known = KnownQueries::default();
-        known.answered(1, &Ok(Table::default()), Duration::ZERO);
+        known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
         assert!(known.joinable(1).is_some());
         known
     }
@@ -250,7 +263,7 @@ mod tests {
             known.was_late(1, &late);
             assert_eq!(known.joinable(1).is_some(), joined);
             tokio::time::advance(ALONE_AFTER_OUTAGE).await;
-            known.answered(1, &Ok(Table::default()), Duration::ZERO);
+            known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
             assert!(known.joinable(1).is_some());
             // It was in no request of few that failed.
             known.suspect(1, &late);
@@ -264,7 +277,7 @@ mod tests {
         known.suspect(1, &refused);
         known.succeeded([(1, Duration::ZERO)].into_iter(), &[Ok(Table::default())], 2 * SLOW);
         assert!(known.joinable(1).is_none(), "it is measured by itself again");
-        known.answered(1, &Ok(Table::default()), Duration::ZERO);
+        known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
         assert!(known.joinable(1).is_some());
         known.suspect(1, &refused);
         assert!(known.joinable(1).is_none());
@@ -277,18 +290,32 @@ mod tests {
         let results: [_; 16] = std::array::from_fn(|_| Ok(Table::default()));
         let same = [(1, Duration::ZERO); 16];
         known.succeeded(same.into_iter(), &results, 2 * SLOW);
-        known.answered(1, &Ok(Table::default()), Duration::from_millis(1));
+        known.answered(1, &Ok(Table::default()), (Duration::from_millis(1), 0));
         assert_eq!(known.joinable(1).map(|size| size.took), Some(SLOW / 8));
         known.succeeded(same.into_iter(), &results, SLOW / 10);
         assert_eq!(known.joinable(1).map(|size| size.took), Some(SLOW / 160));
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_query_that_told_nothing_in_an_outage_tells_something_once_it_has_succeeded() {
+        let mut known = known();
+        for succeeds_alone in [true, false] {
+            known.told_nothing(1);
+            assert!(known.told_nothing_at(1).is_some());
+            match succeeds_alone {
+                true => known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0)),
+                false => succeeds(&mut known),
+            }
+            assert_eq!(known.told_nothing_at(1), None);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn a_query_that_failed_by_itself_was_not_late() {
         let mut known = known();
-        known.answered(1, &Err(Error::Refused("no".to_owned())), Duration::ZERO);
+        known.answered(1, &Err(Error::Refused("no".to_owned())), (Duration::ZERO, 0));
         tokio::time::advance(ALONE).await;
-        known.answered(1, &Ok(Table::default()), Duration::ZERO);
+        known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
         known.was_late(1, &Error::GatewayTimeout);
         assert!(known.joinable(1).is_some());
     }

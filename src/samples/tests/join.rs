@@ -34,6 +34,8 @@ pub(super) enum Bad {
     Status(u16),
     /// It has more than may be joined.
     Large,
+    /// The response has so many bytes more for each query.
+    Padded(usize),
     /// The server can't serve anything.
     Down,
     /// The same, after the second request. The first one gets the same answer.
@@ -94,6 +96,10 @@ impl Transport for Server {
             Bad::Large => {
                 let rows = (0..MANY).map(|pod| (format!(r#"{{"pod":"p{pod}"}}"#), 9));
                 (200, vector(rows))
+            }
+            Bad::Padded(bytes) => {
+                let queries = query.matches("hits_").count();
+                (200, answer(&query) + &" ".repeat(bytes * queries))
             }
             _ => (200, answer(&query)),
         };

@@ -183,8 +183,8 @@ async fn what_fails_with_others_as_if_the_server_were_down_fails_none() {
             let failures = results.iter().filter(|result| result.is_err()).count();
             assert_eq!(failures, 0, "{round}");
             assert!(round == 0 || sent <= 100, "{round}: {sent}");
-            // The few that spoil are known, and it is too early to measure all again.
-            assert!(!(10..30).contains(&round) || sent <= 30, "{round}: {sent}");
+            // It is too early to measure all again, and one that comes back is found in 17 requests.
+            assert!(!(10..30).contains(&round) || sent <= 20, "{round}: {sent}");
             tokio::time::advance(Duration::from_secs(15)).await;
         }
     }
