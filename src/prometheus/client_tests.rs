@@ -1,7 +1,8 @@
 //! What holds of the client, over transports of all kinds.
 
 use super::{
-    BodyStream, Client, Error, Flow, Options, Token, Transport, TransportError, read_query_response,
+    BodyStream, Client, Error, Flow, Options, Token, Transport, TransportError, Within,
+    read_query_response,
 };
 use crate::telemetry::Metrics;
 use bytes::Bytes;
@@ -118,6 +119,31 @@ async fn a_response_that_can_not_be_used_is_counted_as_such() {
         assert!(text.contains(&counted), "{outcome}: {text}");
         assert_eq!(text.matches("plimsoll_prometheus_requests_total{").count(), 1);
     }
+}
+
+/// Else the part of one that is full would fail the queries of the others, and what is kept for several would count for none.
+#[tokio::test]
+async fn only_a_shared_request_of_several_users_is_charged_to_none_of_them() {
+    let client = client(false, |_| stream::iter([Ok(Bytes::from("{}"))]).boxed());
+    let users = ["a", "b"].map(|namespace| Flow::User(namespace.into()));
+    let full = users.each_ref().map(|user| {
+        let mut reservation = client.reserve(user);
+        for bytes in [1 << 20, 1 << 10, 1] {
+            while reservation.grow(bytes).is_ok() {}
+        }
+        reservation
+    });
+    let within = Some(Within { time: Duration::from_secs(2), bytes: 2 << 20 });
+    for (flows, within, is_charged) in [
+        (&users[..], None, true),
+        (&users[..1], within, true),
+        (&users[..], within, false),
+    ] {
+        let result = client.query_within("up", flows, within).await;
+        assert_eq!(matches!(result, Err(Error::Memory { .. })), is_charged, "{flows:?}");
+    }
+    drop(full);
+    assert!(client.query("up", &users).await.is_ok());
 }
 
 #[tokio::test]

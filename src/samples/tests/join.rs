@@ -20,6 +20,8 @@ pub(super) enum Bad {
     Fine,
     Refused,
     Late,
+    /// So late in a request of several.
+    LateJoined,
     /// It answers with a series that is of no query.
     Stray,
     /// A proxy before it gives up requests of several, after others are answered.
@@ -85,6 +87,7 @@ impl Transport for Server {
                 (seen.longest.1, r#"{"status":"error","error":"no"}"#.to_owned())
             }
             Bad::Late => return future::pending().boxed(),
+            Bad::LateJoined if joined => return future::pending().boxed(),
             Bad::Refused => (422, r#"{"status":"error","error":"no"}"#.to_owned()),
             Bad::Down => (503, "down".to_owned()),
             Bad::Status(status) => (status, "no".to_owned()),

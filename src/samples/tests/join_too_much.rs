@@ -61,17 +61,30 @@ async fn requests_that_are_late_now_and_then_end_no_joining() {
     let (joiner, seen) = joiner();
     let many = hits(0..64, "");
     ask(&joiner, &seen, &many).await;
-    for _ in 0..5 {
+    let stalled = async || {
         seen.lock().unwrap().delay = Duration::from_secs(3);
         let stall = async {
             tokio::time::sleep(Duration::from_secs(1)).await;
             seen.lock().unwrap().delay = Duration::ZERO;
         };
-        assert_eq!(future::join(ask(&joiner, &seen, &many), stall).await.0.1, 1 + 64);
+        future::join(ask(&joiner, &seen, &many), stall).await.0.1
+    };
+    for _ in 0..3 {
+        assert_eq!(stalled().await, 1 + 64);
         tokio::time::advance(Duration::from_secs(15)).await;
         assert_eq!(ask(&joiner, &seen, &many).await.1, 1);
+        tokio::time::advance(Duration::from_secs(650)).await;
+        ask(&joiner, &seen, &many).await;
+    }
+    // Twice in a row is no chance any more: fewer share a request.
+    for sent in [1 + 64, 1 + 64, 4 + 64] {
+        assert_eq!(stalled().await, sent);
         tokio::time::advance(Duration::from_secs(15)).await;
     }
+    assert_eq!(ask(&joiner, &seen, &many).await.1, 16);
+    tokio::time::advance(Duration::from_secs(301)).await;
+    ask(&joiner, &seen, &many).await;
+    assert_eq!(ask(&joiner, &seen, &many).await.1, 1);
 }
 
 /// Together they are too much for the server, or for a proxy: fewer are joined for a while.
@@ -94,6 +107,56 @@ async fn what_is_too_much_together_is_sent_twice_no_more_than_now_and_then() {
         // 38 of 16 queries each.
         assert!(sent <= 40 * 42, "{status}: {sent}");
     }
+}
+
+/// However few are too much.
+#[tokio::test(start_paused = true)]
+async fn what_is_too_much_for_a_few_queries_is_sent_no_more_than_now_and_then() {
+    for status in [413, 422, 502] {
+        let (joiner, seen) = joiner();
+        let many = hits(0..64, "");
+        ask(&joiner, &seen, &many).await;
+        // About eight of them.
+        seen.lock().unwrap().longest = (750, status);
+        let mut sent = 0;
+        for round in 0..40 {
+            let (results, requests) = ask(&joiner, &seen, &many).await;
+            assert!(results.iter().all(Result::is_ok), "{status}, {round}");
+            sent += requests;
+            tokio::time::advance(Duration::from_secs(15)).await;
+        }
+        // 16 of four queries each.
+        assert!(sent <= 40 * 19, "{status}: {sent}");
+    }
+}
+
+/// It costs those beside it: few of them, and not for ever.
+#[tokio::test(start_paused = true)]
+async fn a_query_that_is_late_only_among_others_is_set_apart() {
+    let (joiner, seen) = joiner();
+    let many = [hits(0..63, "_user"), hits(63..64, "_user_bad")].concat();
+    ask(&joiner, &seen, &many).await;
+    seen.lock().unwrap().bad = Bad::LateJoined;
+    let mut sent = Vec::new();
+    for _ in 0..120 {
+        let (results, requests) = ask(&joiner, &seen, &many).await;
+        assert!(results.iter().all(Result::is_ok));
+        sent.push(requests);
+        tokio::time::advance(Duration::from_secs(15)).await;
+    }
+    assert!(sent[8..].iter().all(|sent| *sent <= 25), "{sent:?}");
+    assert!(sent[60..].iter().all(|sent| *sent <= 8), "{sent:?}");
+}
+
+/// Whose tables may be small.
+#[tokio::test(start_paused = true)]
+async fn queries_with_large_responses_do_not_keep_those_between_them_apart() {
+    let (joiner, seen) = joiner();
+    let both: Vec<String> =
+        hits(0..20, "").into_iter().zip(hits(20..40, "_bad")).flat_map(<[String; 2]>::from).collect();
+    seen.lock().unwrap().bad = Bad::Padded(600 << 10);
+    ask(&joiner, &seen, &both).await;
+    assert_eq!(ask(&joiner, &seen, &both).await.1, 20 + 1);
 }
 
 /// Which tables tell less than responses.
