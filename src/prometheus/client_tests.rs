@@ -134,11 +134,9 @@ async fn only_a_shared_request_of_several_users_is_charged_to_none_of_them() {
         reservation
     });
     let within = Some(Within { time: Duration::from_secs(2), bytes: 2 << 20 });
-    for (flows, within, is_charged) in [
-        (&users[..], None, true),
-        (&users[..1], within, true),
-        (&users[..], within, false),
-    ] {
+    for (flows, within, is_charged) in
+        [(&users[..], None, true), (&users[..1], within, true), (&users[..], within, false)]
+    {
         let result = client.query_within("up", flows, within).await;
         assert_eq!(matches!(result, Err(Error::Memory { .. })), is_charged, "{flows:?}");
     }

@@ -121,8 +121,10 @@ impl Coalescer {
                 Error::Refused(_) | Error::InvalidResponse(_) | Error::TooLong { .. } => {
                     Some(halves(batch))
                 }
-                Error::Partial(_) if batch.len() > 1 => state.split_partial(batch, now),
-                Error::Partial(_) => Some(halves(batch)),
+                error if error.may_be_about_some() && batch.len() > 1 => {
+                    state.split_partial(batch, now)
+                }
+                error if error.may_be_about_some() => Some(halves(batch)),
                 Error::Memory { .. } => {
                     (flows.len() > 1 || planned.is_unfiltered()).then(|| halves(batch))
                 }
@@ -210,12 +212,12 @@ impl Coalescer {
                 state.estimator.too_large(planned, now)
             }
             // Too large, or spoiled by series that no caller queried.
-            Error::InvalidResponse(_)
-            | Error::Refused(_)
-            | Error::Partial(_)
-            | Error::Memory { .. }
+            Error::InvalidResponse(_) | Error::Refused(_) | Error::Memory { .. }
                 if planned.is_unfiltered() =>
             {
+                state.estimator.unfiltered_failed(now);
+            }
+            error if error.may_be_about_some() && planned.is_unfiltered() => {
                 state.estimator.unfiltered_failed(now);
             }
             // Of what all share: the next ones take less at a time.
@@ -230,7 +232,7 @@ impl Coalescer {
         {
             let before = recent.failure.filter(|failure| failure.isolated);
             let backoff = before.map_or(self.max_age, |failure| failure.backoff * 2).min(longest);
-            let partial = matches!(error, Error::Partial(_));
+            let partial = error.may_be_about_some();
             // What fills the budget that templates and rules share is others' responses: only where it has no room twice.
             let memory = matches!(error, Error::Memory { .. }) && !Flow::are_users(flows);
             // If its result was partial before, too, any success since then isolates it: its result
@@ -272,6 +274,7 @@ fn max_backoff(error: &Error) -> Option<Duration> {
         | Error::InvalidResponse(_)
         | Error::Partial(_)
         | Error::Memory { .. } => Some(MAX_BACKOFF),
+        error if error.may_be_about_some() => Some(MAX_BACKOFF),
         Error::Settings(_)
         | Error::Overloaded(_)
         | Error::Unreachable(_)

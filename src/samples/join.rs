@@ -15,6 +15,7 @@ use crate::supervise::Spawner;
 use futures::FutureExt;
 use futures::future::{self, BoxFuture, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,11 +25,6 @@ use tokio::time::Instant;
 
 /// How long a query waits for others.
 const JOIN_DELAY: Duration = Duration::from_millis(1);
-/// The most queries of a request.
-const MAX_QUERIES: usize = 64;
-/// The same for a while after one that was too long, too large, or otherwise too much at once.
-const FEWER_QUERIES: usize = 16;
-const FEWER: Duration = Duration::from_secs(300);
 /// The most bytes of a request's query, as VictoriaMetrics takes 16 KiB by default, and of a query that is joined.
 const MAX_BYTES: usize = 12 << 10;
 const MAX_MEMBER_BYTES: usize = MAX_BYTES / 4;
@@ -40,6 +36,8 @@ const MAX_TIME: Duration = Duration::from_millis(500);
 /// response has more bytes: one of them is not as small as it was.
 const WITHIN: Within = Within { time: Duration::from_secs(2), bytes: MAX_RESPONSE };
 const MAX_RESPONSE: usize = 2 << 20;
+/// The bytes of a request's responses by the last ones, which may have grown since.
+const MAX_EXPECTED_RESPONSE: usize = MAX_RESPONSE / 2;
 /// The parts in which a request is sent that failed. Of so few queries each is sent by itself.
 const PARTS: usize = 4;
 /// The size from which on decoding a response would block other tasks of the thread, in bytes.
@@ -70,10 +68,6 @@ struct Group {
     known: KnownQueries,
     /// Those that wait for others.
     waiting: Vec<Member>,
-    /// Until when a request has fewer queries.
-    fewer_until: Option<Instant>,
-    /// When one was last too much at once, as far as its failure tells.
-    too_much_at: Option<Instant>,
 }
 
 /// A query that is to be joined.
@@ -82,7 +76,9 @@ struct Member {
     text: String,
     flows: Vec<Flow>,
     size: Size,
-    /// None if it must be sent by itself.
+    /// The most queries of a request with it.
+    most_queries: usize,
+    /// Dropped if it must be sent by itself.
     answer: oneshot::Sender<Option<TableResult>>,
 }
 
@@ -119,13 +115,13 @@ impl Joiner {
             return None;
         }
         let group = group_of(flows);
-        let size = self.groups()[group].known.joinable(key)?;
+        let (size, most_queries) = self.groups()[group].known.joinable(key)?;
         let Some(text) = union::member(query).map(|text| text.into_owned()) else {
             self.groups()[group].known.is_none_to_join(key);
             return None;
         };
         let (answer, receiver) = oneshot::channel();
-        let member = Member { key, text, flows: flows.to_vec(), size, answer };
+        let member = Member { key, text, flows: flows.to_vec(), size, most_queries, answer };
         let mut groups = self.groups();
         let waiting = &mut groups[group].waiting;
         waiting.push(member);
@@ -141,20 +137,17 @@ impl Joiner {
 
     /// Sends those that wait, in as few requests as the limits allow.
     fn send_waiting(&self, group: usize) {
-        let (members, max_queries) = {
-            let group = &mut self.groups()[group];
-            let fewer = group.fewer_until.is_some_and(|until| Instant::now() < until);
-            let max_queries = if fewer { FEWER_QUERIES } else { MAX_QUERIES };
-            (std::mem::take(&mut group.waiting), max_queries)
-        };
+        let mut members = std::mem::take(&mut self.groups()[group].waiting);
+        // Those that may have few beside them do not cut the requests of others apart.
+        members.sort_by_key(|member| Reverse(member.most_queries));
         let mut request: Vec<Member> = Vec::new();
         let (mut bytes, mut all) = (0, Size::default());
         for member in members {
             let (more, size) = (member.text.len() + MEMBER_OVERHEAD, member.size);
-            let full = request.len() >= max_queries
+            let full = request.len() >= member.most_queries
                 || bytes + more > MAX_BYTES
                 || all.series + size.series > MAX_SERIES
-                || all.response + size.response > MAX_RESPONSE / 2
+                || all.response + size.response > MAX_EXPECTED_RESPONSE
                 || all.took + size.took > MAX_TIME;
             if full {
                 self.send(group, std::mem::take(&mut request));
@@ -180,7 +173,7 @@ impl Joiner {
         });
     }
 
-    /// Answers queries by one request, or in parts if it fails, these again in parts. Returns whether one request did.
+    /// Answers queries by one request, or in parts if it fails, these again in parts. Returns whether such requests answered all.
     fn answer(&self, group: usize, members: Vec<Member>) -> BoxFuture<'_, bool> {
         let answer = async move {
             let begun = Instant::now();
@@ -190,14 +183,17 @@ impl Joiner {
             let may_be_server = is_one_of_many && error.may_be_about_server();
             if is_of_all(&error, group) || may_be_server && !self.serves(group, &members).await {
                 fail(members, &error);
-            } else if self.record_failure(group, &members, &error) {
-                let queries = members.len();
-                let parts = parts_of(members).into_iter().map(|part| self.answer(group, part));
-                let answered = join_all(parts).await;
+            } else if self.record_failure(group, &members, &error, begun) {
+                let keys: Vec<u64> = members.iter().map(|member| member.key).collect();
+                let parts = parts_of(members);
+                let of_part = parts.iter().map(Vec::len).max().unwrap_or(0);
+                let answered = join_all(parts.into_iter().map(|part| self.answer(group, part)));
+                let answered = answered.await;
                 let are_all = !answered.is_empty() && !answered.contains(&false);
-                if are_all && queries > FEWER_QUERIES {
-                    self.groups()[group].was_too_much(begun);
+                if are_all {
+                    self.were_too_much(group, keys, begun, (of_part, false));
                 }
+                return are_all;
             }
             false
         };
@@ -268,25 +264,39 @@ impl Joiner {
 
     /// Notes that a request failed. Returns whether its queries are sent in parts; else each is sent by itself, and may
     /// have spoilt it.
-    fn record_failure(&self, group: usize, members: &[Member], error: &Error) -> bool {
-        let of_group = &mut self.groups()[group];
-        let is_of_size = matches!(error, Error::TooLong { .. } | Error::InvalidResponse(_));
-        if is_of_size && members.len() > FEWER_QUERIES {
-            of_group.fewer_until = Some(Instant::now() + FEWER);
-        }
-        let is_late = error.is_late() || matches!(error, Error::Memory { .. });
-        if members.len() > PARTS && !is_late && !matches!(error, Error::Overloaded(_)) {
-            return true;
-        }
+    fn record_failure(
+        &self,
+        group: usize,
+        members: &[Member],
+        error: &Error,
+        begun: Instant,
+    ) -> bool {
         // Others' responses fill what they share, and others take their seats.
         let is_own = !matches!(error, Error::Overloaded(_) | Error::Memory { .. });
-        for member in members.iter().filter(|_| is_own) {
-            match members.len() > PARTS {
-                true => of_group.known.was_late(member.key, error),
-                false => of_group.known.suspect(member.key, error),
-            }
+        let is_too_long = matches!(error, Error::TooLong { .. });
+        let is_of_many = members.len() > PARTS;
+        let keys = members.iter().map(|member| member.key);
+        if is_of_many && (error.is_late() || is_too_long) {
+            let of_part = members.len().div_ceil(PARTS);
+            self.were_too_much(group, keys, begun, (of_part, is_too_long));
+        } else if !is_of_many && is_own {
+            let known = &mut self.groups()[group].known;
+            keys.for_each(|key| known.suspect(key, error));
         }
-        false
+        is_of_many && is_own && !error.is_late()
+    }
+
+    /// Notes that a request of these queries, begun then, was too much at once, and how many may share one, perhaps from now
+    /// on.
+    fn were_too_much(
+        &self,
+        group: usize,
+        keys: impl IntoIterator<Item = u64>,
+        begun: Instant,
+        (most_queries, at_once): (usize, bool),
+    ) {
+        let known = &mut self.groups()[group].known;
+        keys.into_iter().for_each(|key| known.was_too_much(key, begun, most_queries, at_once));
     }
 
     /// Sends a query by itself, and decodes its response.
@@ -366,21 +376,6 @@ fn fail(members: Vec<Member>, error: &Error) {
     tracing::warn!(queries = members.len(), %error, "Failed to query Prometheus");
     for member in members {
         let _ = member.answer.send(Some(Err(error.clone().into())));
-    }
-}
-
-impl Group {
-    /// Notes that a request, begun then, failed of which all parts succeeded. That happens by chance, too, and to all that are
-    /// sent at one time; not again within so short a time.
-    fn was_too_much(&mut self, begun: Instant) {
-        if self.too_much_at.is_some_and(|before| begun <= before) {
-            return;
-        }
-        let now = Instant::now();
-        let before = self.too_much_at.replace(now);
-        if before.is_some_and(|before| begun - before < 2 * FEWER) {
-            self.fewer_until = Some(now + FEWER);
-        }
     }
 }
 

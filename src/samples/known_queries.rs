@@ -9,10 +9,18 @@ use tokio::time::Instant;
 
 /// The most time that a query took that is joined.
 const MAX_TIME: Duration = Duration::from_millis(250);
-/// The most series and bytes of the last result of a query that is joined. The bytes are an eighth of those that the response
-/// to a request may have.
+/// The most series of the last result of a query that is joined, and its most bytes, both as a table and as a response: an
+/// eighth of those that the response to a request may have.
 const MAX_SERIES: usize = 1_000;
 const MAX_BYTES: usize = 256 << 10;
+/// The most queries of a request.
+const MAX_QUERIES: usize = 64;
+/// For how long a request with a query has fewer, after one that was too much at once.
+const FEWER: Duration = Duration::from_secs(300);
+/// Within this time a second one is no chance any more.
+const TOO_MUCH_AGAIN: Duration = Duration::from_secs(600);
+/// The most queries of a request with one that has spoilt requests before.
+const FEWEST_QUERIES: usize = 4;
 /// After a request that took longer, its queries are measured by themselves again.
 const SLOW: Duration = Duration::from_secs(1);
 /// For how long what a query took is believed.
@@ -39,18 +47,44 @@ pub struct KnownQueries(LruCache<u64, Known>);
 enum Known {
     /// It succeeded by itself, and its size is believed until `until`.
     Fast { until: Instant, size: Size, faults: Faults },
-    /// It is no vector, failed, is too large, or spoils requests, or `was_late` with many: it is not joined until then.
-    Alone { until: Instant, was_late: bool },
+    /// It is no vector, failed, is too large, or spoils requests: it is not joined until then. If that may be the server's
+    /// fault, it `spoils` none.
+    Alone { until: Instant, spoils: bool },
 }
 
 /// What may be the fault of a query.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Faults {
     suspected_until: Option<Instant>,
-    /// Whether the last request of many with it was.
-    was_late: bool,
+    /// When a request of many with it was last too much at once: too long or late, or failed though all its parts succeeded.
+    too_much_at: Option<Instant>,
+    /// The most queries of a request with it, for a while after that.
+    most_queries: u8,
     /// When the server last failed it by itself as if it were down, if it has not succeeded since.
     told_nothing_at: Option<Instant>,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        let most_queries = MAX_QUERIES as u8;
+        Self { suspected_until: None, too_much_at: None, most_queries, told_nothing_at: None }
+    }
+}
+
+impl Faults {
+    /// The most queries of a request with it now.
+    fn most_queries(&self, now: Instant) -> usize {
+        match self.too_much_at.is_some_and(|at| now < at + FEWER) {
+            true => self.most_queries.into(),
+            false => MAX_QUERIES,
+        }
+    }
+
+    /// Whether its next failure may be no chance.
+    fn are_recent(&self, now: Instant) -> bool {
+        self.suspected_until.is_some_and(|until| now < until)
+            || self.too_much_at.is_some_and(|at| now < at + FEWER)
+    }
 }
 
 /// What a query took by itself, or as its part of the last request, if that had several queries.
@@ -71,17 +105,21 @@ impl Default for KnownQueries {
 }
 
 impl KnownQueries {
-    /// The size of a query, if it may be joined.
-    pub fn joinable(&mut self, key: u64) -> Option<Size> {
+    /// The size of a query, and the most queries of a request with it, if it may be joined.
+    pub fn joinable(&mut self, key: u64) -> Option<(Size, usize)> {
+        let now = Instant::now();
         match self.0.get(&key)? {
-            Known::Fast { until, size, .. } if *until > Instant::now() => Some(*size),
+            Known::Fast { until, size, faults } if *until > now => {
+                Some((*size, faults.most_queries(now)))
+            }
             _ => None,
         }
     }
 
     /// A query can't be joined, whatever it gives.
     pub fn is_none_to_join(&mut self, key: u64) {
-        self.0.put(key, Known::Alone { until: Instant::now() + MEASURED, was_late: false });
+        let until = Instant::now() + MEASURED;
+        self.0.put(key, Known::Alone { until, spoils: true });
     }
 
     /// A request of these queries, which took so long by themselves, succeeded with these results.
@@ -100,20 +138,18 @@ impl KnownQueries {
             };
             let known = self.0.get_mut(&key);
             let Some(Known::Fast { until, size, faults }) = known else { continue };
-            (size.took, faults.was_late) = (request_took.mul_f64(part), false);
+            size.took = request_took.mul_f64(part);
             faults.told_nothing_at = None;
-            let is_large = matches!(table, Ok(table) if !is_small(table));
-            if request_took > SLOW || is_large {
-                *until = now;
-                continue;
-            }
-            // All of it took no longer than one may by itself.
-            if request_took <= MAX_TIME {
-                *until = believed_until(key, now);
-            }
             let series = table.as_ref().map_or(size.series, Table::series);
             size.response = size.response / size.series.max(1) * series.max(1);
             size.series = series;
+            let is_large = matches!(table, Ok(table) if !is_small(table, size.response));
+            if request_took > SLOW || is_large {
+                *until = now;
+            } else if request_took <= MAX_TIME {
+                // All of it took no longer than one may by itself.
+                *until = believed_until(key, now);
+            }
         }
     }
 
@@ -123,18 +159,24 @@ impl KnownQueries {
         let now = Instant::now();
         let before = faults.suspected_until.replace(now + SUSPECTED);
         if before.is_some_and(|before| now < before) {
-            self.0.put(key, Known::Alone { until: now + alone_after(error), was_late: false });
+            let until = now + alone_after(error);
+            self.0.put(key, Known::Alone { until, spoils: true });
         }
     }
 
-    /// A request of many was so late, this query among them. After two in a row it is not joined: what is late once may be
-    /// any of the others, or the server.
-    pub fn was_late(&mut self, key: u64, error: &Error) {
+    /// A request of many, begun then, was too much at once, this query among them. From the second one on, or at once, requests
+    /// with it have so many for a while: the first may be chance, which strikes all that are under way.
+    pub fn was_too_much(&mut self, key: u64, begun: Instant, most_queries: usize, at_once: bool) {
         let Some(Known::Fast { faults, .. }) = self.0.get_mut(&key) else { return };
-        if std::mem::replace(&mut faults.was_late, true) {
-            let until = Instant::now() + alone_after(error);
-            self.0.put(key, Known::Alone { until, was_late: true });
+        if faults.too_much_at.is_some_and(|before| begun <= before) {
+            return;
         }
+        let now = Instant::now();
+        let is_again = faults.too_much_at.is_some_and(|before| begun < before + TOO_MUCH_AGAIN);
+        let before = faults.most_queries(now);
+        let most = if is_again || at_once { most_queries.min(before) } else { before };
+        faults.most_queries = most.min(MAX_QUERIES) as u8;
+        faults.too_much_at = Some(now);
     }
 
     /// When a query was last of no use to tell whether the server is down, as the server failed it, too. None if it has
@@ -167,8 +209,13 @@ impl KnownQueries {
                 let (mut faults, mut among_others) = (Faults::default(), Duration::ZERO);
                 match before {
                     Some(Known::Alone { until, .. }) if *until > now => return,
-                    Some(Known::Alone { was_late: true, .. }) => faults.was_late = true,
-                    Some(Known::Alone { .. }) => faults.suspected_until = Some(now + SUSPECTED),
+                    Some(Known::Alone { spoils, .. }) => {
+                        faults.too_much_at = Some(now);
+                        if *spoils {
+                            faults.suspected_until = Some(now + SUSPECTED);
+                            faults.most_queries = FEWEST_QUERIES as u8;
+                        }
+                    }
                     // The next request that it shares tells whether it still takes as long among others.
                     Some(Known::Fast { size, faults: before, .. }) => {
                         (faults, among_others) = (*before, size.took.min(MAX_TIME));
@@ -176,11 +223,9 @@ impl KnownQueries {
                     None => {}
                 }
                 faults.told_nothing_at = None;
-                let was_late = faults.was_late;
-                let is_suspected =
-                    was_late || faults.suspected_until.is_some_and(|until| now < until);
-                let joinable = is_small(table) && !table.is_scalar();
-                match (joinable, took <= MAX_TIME, is_suspected) {
+                let spoils = faults.suspected_until.is_some_and(|until| now < until);
+                let joinable = is_small(table, response) && !table.is_scalar();
+                match (joinable, took <= MAX_TIME, faults.are_recent(now)) {
                     (true, true, _) => {
                         let took = took.max(among_others);
                         let size = Size { took, series: table.series(), response };
@@ -191,12 +236,14 @@ impl KnownQueries {
                         return;
                     }
                     // It was this one.
-                    (false, ..) => Known::Alone { until: now + ALONE, was_late },
-                    (true, ..) => Known::Alone { until: now + ALONE_AFTER_OUTAGE, was_late },
+                    (false, ..) => Known::Alone { until: now + ALONE, spoils },
+                    (true, ..) => Known::Alone { until: now + ALONE_AFTER_OUTAGE, spoils },
                 }
             }
             Err(error) if error.is_about_server() => return,
-            Err(error) => Known::Alone { until: now + alone_after(error), was_late: false },
+            Err(error) => {
+                Known::Alone { until: now + alone_after(error), spoils: !may_be_servers(error) }
+            }
         };
         self.0.put(key, known);
     }
@@ -204,9 +251,12 @@ impl KnownQueries {
 
 /// For how long a query is not joined after an error.
 fn alone_after(error: &Error) -> Duration {
-    let may_be_server =
-        error.may_be_about_server() || matches!(error, Error::Partial(_) | Error::Memory { .. });
-    if may_be_server { ALONE_AFTER_OUTAGE } else { ALONE }
+    if may_be_servers(error) { ALONE_AFTER_OUTAGE } else { ALONE }
+}
+
+/// Whether an error may be the server's fault.
+fn may_be_servers(error: &Error) -> bool {
+    error.may_be_about_server() || matches!(error, Error::Partial(_) | Error::Memory { .. })
 }
 
 /// Until when what a query took is believed: spread over a fifth of the time, so that those that began together are
@@ -215,9 +265,9 @@ fn believed_until(key: u64, now: Instant) -> Instant {
     now + MEASURED.mul_f64(1.0 - (key % 1024) as f64 / 5_120.0)
 }
 
-/// Whether a result is small enough for its query to be joined.
-fn is_small(table: &Table) -> bool {
-    table.series() <= MAX_SERIES && table.bytes() <= MAX_BYTES
+/// Whether a result, with a response of so many bytes, is small enough for its query to be joined.
+fn is_small(table: &Table, response: usize) -> bool {
+    table.series() <= MAX_SERIES && table.bytes().max(response) <= MAX_BYTES
 }
 
 #[cfg(test)]
@@ -251,23 +301,29 @@ mod tests {
         }
     }
 
+    fn most(known: &mut KnownQueries) -> Option<usize> {
+        known.joinable(1).map(|(_, most)| most)
+    }
+
     #[tokio::test(start_paused = true)]
-    async fn after_requests_of_many_that_were_late_it_is_not_joined_if_they_were_in_a_row() {
-        let late = Error::Timeout(Duration::from_secs(2));
-        for joined in [true, false] {
+    async fn after_a_second_request_that_was_too_much_fewer_share_one_for_five_minutes() {
+        for (seconds, expected) in [(600, 64), (599, 16), (0, 64)] {
             let mut known = known();
-            known.was_late(1, &late);
-            if joined {
-                succeeds(&mut known);
-            }
-            known.was_late(1, &late);
-            assert_eq!(known.joinable(1).is_some(), joined);
-            tokio::time::advance(ALONE_AFTER_OUTAGE).await;
+            known.was_too_much(1, Instant::now(), 16, false);
+            assert_eq!(most(&mut known), Some(64));
+            succeeds(&mut known);
+            tokio::time::advance(Duration::from_secs(seconds)).await;
             known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
-            assert!(known.joinable(1).is_some());
-            // It was in no request of few that failed.
-            known.suspect(1, &late);
-            assert!(known.joinable(1).is_some());
+            known.was_too_much(1, Instant::now(), 16, false);
+            assert_eq!(most(&mut known), Some(expected), "{seconds}");
+            tokio::time::advance(FEWER).await;
+            assert_eq!(most(&mut known), Some(64));
+        }
+        let mut known = known();
+        for fewer in [16, 4] {
+            known.was_too_much(1, Instant::now(), fewer, true);
+            assert_eq!(most(&mut known), Some(fewer));
+            tokio::time::advance(Duration::from_secs(1)).await;
         }
     }
 
@@ -291,9 +347,9 @@ mod tests {
         let same = [(1, Duration::ZERO); 16];
         known.succeeded(same.into_iter(), &results, 2 * SLOW);
         known.answered(1, &Ok(Table::default()), (Duration::from_millis(1), 0));
-        assert_eq!(known.joinable(1).map(|size| size.took), Some(SLOW / 8));
+        assert_eq!(known.joinable(1).map(|(size, _)| size.took), Some(SLOW / 8));
         known.succeeded(same.into_iter(), &results, SLOW / 10);
-        assert_eq!(known.joinable(1).map(|size| size.took), Some(SLOW / 160));
+        assert_eq!(known.joinable(1).map(|(size, _)| size.took), Some(SLOW / 160));
     }
 
     #[tokio::test(start_paused = true)]
@@ -311,12 +367,13 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_query_that_failed_by_itself_was_not_late() {
+    async fn a_query_that_failed_by_itself_shares_a_request_with_few_at_first() {
         let mut known = known();
         known.answered(1, &Err(Error::Refused("no".to_owned())), (Duration::ZERO, 0));
         tokio::time::advance(ALONE).await;
         known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
-        known.was_late(1, &Error::GatewayTimeout);
-        assert!(known.joinable(1).is_some());
+        assert_eq!(most(&mut known), Some(FEWEST_QUERIES));
+        tokio::time::advance(FEWER).await;
+        assert_eq!(most(&mut known), Some(MAX_QUERIES));
     }
 }

@@ -83,12 +83,7 @@ impl Table {
     /// As [`read_query_response`] says, and [`Error::Memory`].
     pub fn from_body(body: Body) -> Result<Self, Error> {
         body.read_owned(|body, mut reservation| {
-            let within = |bytes: usize| {
-                let beyond = (bytes + body.len()).saturating_sub(reservation.bytes());
-                // In steps, as the budget is shared by all responses.
-                if beyond == 0 { Ok(()) } else { reservation.grow(beyond.max(RESERVATION_STEP)) }
-            };
-            let table = Self::read_within(&body, within)?;
+            let table = Self::read_within(&body, growing(&mut reservation, body.len()))?;
             drop(body);
             reservation.resize(table.bytes())?;
             let indexes = Indexes { cached: Vec::new(), reservation: Some(reservation) };
@@ -105,7 +100,8 @@ impl Table {
     /// [`union`]: crate::promql::union
     pub fn split_body(body: Body, flows: &[&Flow]) -> Result<Vec<Result<Self, Error>>, Error> {
         body.read_owned(|body, mut reservation| {
-            let parts = Self::split(&body, flows.len())?;
+            let within = growing(&mut reservation, body.len());
+            let parts = Self::split(&body, flows.len(), within)?;
             drop(body);
             reservation.resize(0)?;
             let reserved = |(table, flow): (Self, &&Flow)| {
@@ -118,19 +114,30 @@ impl Table {
         })
     }
 
-    /// The tables of so many queries from the response to all of them.
-    fn split(body: &[u8], queries: usize) -> Result<Vec<Self>, Error> {
+    /// The tables of so many queries from the response to all of them, as long as `within` has room for the bytes of all.
+    fn split(
+        body: &[u8],
+        queries: usize,
+        mut within: impl FnMut(usize) -> Result<(), Error>,
+    ) -> Result<Vec<Self>, Error> {
         check_length(body)?;
         let mut parts: Vec<(Self, NameLists)> = (0..queries).map(|_| Default::default()).collect();
-        let mut stray = false;
+        let (mut stray, mut taken, mut room) = (false, 0, Ok(()));
         read_query_response(body, |series| {
             let of = |(name, _): &&Label<'_>| *name == QUERY_LABEL;
             let number = series.labels.iter().find(of).and_then(|(_, text)| text.parse().ok());
             let part = number.and_then(|number: usize| parts.get_mut(number));
             let Some((table, known)) = part else { return stray = true };
+            if room.is_err() {
+                return;
+            }
             let labels: Vec<_> = series.labels.iter().filter(|label| !of(label)).cloned().collect();
+            let before = table.bytes_while_read();
             table.push(Series { labels: &labels, ..series }, known);
+            taken += table.bytes_while_read() - before;
+            room = within(taken);
         })?;
+        room?;
         match stray {
             true => Err(Error::InvalidResponse("a series is of none of the queries".to_owned())),
             false => Ok(parts.into_iter().map(|(table, _)| table.shrunk()).collect()),
@@ -307,6 +314,18 @@ impl Table {
     }
 }
 
+/// Has room for the bytes of a table beside the body as long as the reservation can grow.
+fn growing(
+    reservation: &mut Reservation,
+    body: usize,
+) -> impl FnMut(usize) -> Result<(), Error> + use<'_> {
+    move |bytes| {
+        let beyond = (bytes + body).saturating_sub(reservation.bytes());
+        // In steps, as the budget is shared by all responses.
+        if beyond == 0 { Ok(()) } else { reservation.grow(beyond.max(RESERVATION_STEP)) }
+    }
+}
+
 fn check_length(body: &[u8]) -> Result<(), Error> {
     match u32::try_from(body.len()) {
         Ok(_) => Ok(()),
@@ -378,5 +397,24 @@ mod tests {
         let error = Table::read_within(body.as_bytes(), within).unwrap_err();
         assert_eq!(error, Error::Memory { limit: room });
         assert!(taken < 2 * room, "{taken} bytes where {room} are free");
+    }
+
+    /// Also of a server whose rows have ever new labels.
+    #[tokio::test]
+    async fn the_response_to_several_queries_takes_no_more_memory_than_there_is_room_for() {
+        let series = |n: usize| {
+            format!(r#"{{"metric":{{"{n}":"","{QUERY_LABEL}":"{}"}},"value":[1,"2"]}}"#, n % 2)
+        };
+        let all: Vec<String> = (0..10_000).map(series).collect();
+        let body = format!(r#"{{"data":{{"resultType":"vector","result":[{}]}}}}"#, all.join(","));
+        let room = body.len() / 2;
+        let mut most = 0;
+        let within = |bytes: usize| {
+            most = bytes;
+            if bytes <= room { Ok(()) } else { Err(Error::Memory { limit: room }) }
+        };
+        let error = Table::split(body.as_bytes(), 2, within).unwrap_err();
+        assert_eq!(error, Error::Memory { limit: room });
+        assert!(most < room + 1_000, "{most} bytes where {room} are free");
     }
 }

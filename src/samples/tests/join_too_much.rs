@@ -152,8 +152,11 @@ async fn a_query_that_is_late_only_among_others_is_set_apart() {
 #[tokio::test(start_paused = true)]
 async fn queries_with_large_responses_do_not_keep_those_between_them_apart() {
     let (joiner, seen) = joiner();
-    let both: Vec<String> =
-        hits(0..20, "").into_iter().zip(hits(20..40, "_bad")).flat_map(<[String; 2]>::from).collect();
+    let both: Vec<String> = hits(0..20, "")
+        .into_iter()
+        .zip(hits(20..40, "_bad"))
+        .flat_map(<[String; 2]>::from)
+        .collect();
     seen.lock().unwrap().bad = Bad::Padded(600 << 10);
     ask(&joiner, &seen, &both).await;
     assert_eq!(ask(&joiner, &seen, &both).await.1, 20 + 1);
