@@ -43,8 +43,7 @@ pub async fn block(world: &World, side: Option<Side>, rounds: usize) -> Block {
     all_decided().await;
     // Another side may have left the values.
     if path.is_some() {
-        let all = world.size.autoscalers as f64;
-        assert!(block.decisions() >= all, "{name}: {} decisions", block.decisions());
+        block.check(name, world.size.autoscalers);
     }
     drop(running);
     sides::unregister(world, &sides::CUSTOM_METRICS).await;

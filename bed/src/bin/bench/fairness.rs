@@ -60,7 +60,7 @@ impl Outcome {
 
 /// Runs the autoscalers beside each load of the tenant, for this time each.
 pub async fn run(time: Duration) -> ExitCode {
-    let world = World::start(Size { autoscalers: AUTOSCALERS, pods: 3 }, true).await;
+    let mut world = World::start(Size { autoscalers: AUTOSCALERS, pods: 3 }, true).await;
     world.make_autoscalers().await;
     let metric = |app: usize| format!("one_of_fifty_{}_total", app % METRICS);
     world.set_metrics(MetricChoice { metric, ..MetricChoice::OWN_LABEL }).await;

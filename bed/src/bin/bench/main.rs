@@ -34,7 +34,7 @@ use round::{passed, show_progress};
 use sides::{Peers, Side};
 use std::process::ExitCode;
 use std::time::Duration;
-use world::{MetricChoice, Size, World};
+use world::{Size, World};
 
 /// What is measured, and how often.
 #[derive(Clone, Copy, Debug)]
@@ -165,7 +165,7 @@ fn runtime() -> tokio::runtime::Runtime {
 async fn run(plan: Plan) {
     let world = World::start(plan.size, false).await;
     if plan.peers {
-        world.make_native_hpas(MetricChoice::OWN_LABEL).await;
+        world.make_native_hpas().await;
         let mut report = Report::default();
         for turn in 1..=plan.turns {
             show_progress(&format!("turn {turn} of {}", plan.turns));

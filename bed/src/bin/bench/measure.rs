@@ -59,8 +59,12 @@ pub struct Round {
     pub seconds: f64,
     /// CPU seconds by process.
     pub cpu: BTreeMap<&'static str, f64>,
+    /// That succeeded.
     pub decisions: f64,
 }
+
+/// The part of the decisions of all rounds that there are at least: the evaluations of each side drift by less.
+const LEAST_DECIDED: f64 = 0.85;
 
 impl Block {
     pub fn seconds(&self) -> f64 {
@@ -69,6 +73,13 @@ impl Block {
 
     pub fn decisions(&self) -> f64 {
         self.rounds.iter().map(|round| round.decisions).sum()
+    }
+
+    /// Panics unless about each of so many autoscalers was decided in each round: a side that fails costs less.
+    pub fn check(&self, side: &str, autoscalers: usize) {
+        let least = LEAST_DECIDED * (self.rounds.len() * autoscalers) as f64;
+        let decisions = self.decisions();
+        assert!(decisions >= least, "{side}: {decisions} successful decisions, not {least}");
     }
 }
 
@@ -142,7 +153,11 @@ impl<'a> Meter<'a> {
 
     async fn decisions(&self) -> f64 {
         match self.running {
-            Some(running) => sum(&self.side_metrics().await, running.decisions, ""),
+            Some(Running { decisions: (name, succeeded), .. }) => {
+                let text = self.side_metrics().await;
+                let all = samples(&text, name).filter(|(labels, _)| succeeded(labels));
+                all.map(|(_, count)| count).sum()
+            }
             None => 0.0,
         }
     }

@@ -7,7 +7,7 @@ use crate::round::ROUND;
 use crate::sides::{CONNECTIONS, ServeResult};
 use crate::world::Size;
 use bed::root;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
 
 /// Selects the results of one kind of request.
@@ -250,6 +250,11 @@ pub fn alone(size: Size, idle: &Block, block: &Block) -> Value {
     let summary = summary(std::slice::from_ref(block), std::slice::from_ref(idle), size);
     let cpu: f64 = block.rounds.iter().filter_map(|round| round.cpu.get("plimsoll")).sum();
     let of = |process: &str| summary.cpu.get(process).copied().map(fine);
+    let memory: Map<String, Value> = summary
+        .memory_of
+        .iter()
+        .map(|(name, mib)| ((*name).to_owned(), json!(round(*mib))))
+        .collect();
     json!({
         "autoscalers": size.autoscalers,
         "pods": size.autoscalers * size.pods,
@@ -261,7 +266,9 @@ pub fn alone(size: Size, idle: &Block, block: &Block) -> Value {
         "cpu_ms_per_decision": of("plimsoll"),
         "prometheus_cpu_ms_per_decision": of("prometheus"),
         "stack_cpu_ms_per_decision": fine(summary.stack),
+        "stack_cpu_ms_per_decision_with_idle": fine(summary.gross),
         "peak_memory_mib": round(summary.memory),
+        "peak_memory_mib_by_process": memory,
         "prometheus_requests_per_round": round(summary.requests),
         "prometheus_evaluation_seconds_per_round": fine(summary.query_seconds),
         "apiserver_requests_per_round": round(summary.api_requests),

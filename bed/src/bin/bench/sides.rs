@@ -39,13 +39,18 @@ impl Side {
     }
 }
 
-/// The same rule for both: of the metrics that a workload may have in `fleet series`.
-pub const RULES: &str = r#"rules:
-- seriesQuery: '{__name__=~"^(http_requests|one_of_ten_.*|own_.*|split_.*)_total$",namespace!="",pod!=""}'
-  resources: {overrides: {namespace: {resource: namespace}, pod: {resource: pod}}}
-  name: {matches: "^(.*)_total$", as: "${1}_per_second"}
-  metricsQuery: sum(rate(<<.Series>>{<<.LabelMatchers>>}[1m])) by (<<.GroupBy>>)
-"#;
+/// The same rule for both: of the metrics of `fleet series` that an autoscaler uses, as the others would be listed, too. Their
+/// names match a regular expression, with `_total` after it.
+pub fn rules(names: &str) -> String {
+    format!(
+        r#"rules:
+- seriesQuery: '{{__name__=~"^({names})_total$",namespace!="",pod!=""}}'
+  resources: {{overrides: {{namespace: {{resource: namespace}}, pod: {{resource: pod}}}}}}
+  name: {{matches: "^(.*)_total$", as: "${{1}}_per_second"}}
+  metricsQuery: sum(rate(<<.Series>>{{<<.LabelMatchers>>}}[1m])) by (<<.GroupBy>>)
+"#
+    )
+}
 /// The configuration for the custom metrics of Autoscalers: the rate over the same window.
 pub const AUTOSCALER_CONFIG: &str = "podMetrics:\n  counterQuery: \
     'sum by (<<.GroupBy>>) (rate(<<.Series>>{<<.LabelMatchers>>}[1m]))'\n";
@@ -55,8 +60,8 @@ pub struct Running {
     pub processes: Vec<(&'static str, Process)>,
     /// The port of its `/metrics`.
     pub metrics_port: u16,
-    /// The counter of its decisions.
-    pub decisions: &'static str,
+    /// The counter of its decisions, and whether one with these labels was a success.
+    pub decisions: (&'static str, fn(&str) -> bool),
     /// The buckets of the delays between the time that an evaluation is due and its start, and a label of them.
     pub lag: (&'static str, &'static str),
 }
@@ -81,7 +86,7 @@ pub async fn start(world: &World, side: Side) -> Running {
             let adapter = start_adapter(world, peers);
             register(world, world.adapter_port, &CUSTOM_METRICS).await;
             eventually("kube-apiserver serves the metric", Duration::from_secs(90), async || {
-                world.cluster.raw(&path_of_one(0, 0)).await
+                world.cluster.raw(&path_of_one(world, 0, 0)).await
             })
             .await;
             wait_for_value(world, &adapter).await;
@@ -101,7 +106,9 @@ pub fn with_manager(
     Running {
         processes,
         metrics_port: port,
-        decisions: "horizontal_pod_autoscaler_controller_reconciliations_total",
+        decisions: ("horizontal_pod_autoscaler_controller_reconciliations_total", |labels| {
+            labels.contains("error=\"none\"")
+        }),
         lag: ("workqueue_queue_duration_seconds_bucket", "name=\"horizontalpodautoscaler\""),
     }
 }
@@ -179,7 +186,7 @@ pub fn of_plimsoll(world: &World, process: Process) -> Running {
     Running {
         processes: vec![("plimsoll", process)],
         metrics_port: world.adapter_port,
-        decisions: "plimsoll_decisions_total",
+        decisions: ("plimsoll_decisions_total", |labels| !labels.contains("outcome=\"failed\"")),
         lag: ("plimsoll_decision_lag_seconds_bucket", ""),
     }
 }
@@ -209,7 +216,7 @@ fn adapter_flags(
 }
 
 fn start_adapter(world: &World, peers: Peers) -> Process {
-    start_adapter_with(world, peers, RULES, world.adapter_port)
+    start_adapter_with(world, peers, &rules(world.metrics.names), world.adapter_port)
 }
 
 /// Starts prometheus-adapter with these rules at a port.
@@ -222,7 +229,8 @@ pub fn start_adapter_with(world: &World, peers: Peers, rules: &str, port: u16) -
 }
 
 fn start_plimsoll(world: &World, side: Side, more: &[&str]) -> Process {
-    let config = if side == Side::Alone { AUTOSCALER_CONFIG } else { RULES };
+    let rules = rules(world.metrics.names);
+    let config = if side == Side::Alone { AUTOSCALER_CONFIG } else { &rules };
     start_plimsoll_with(world, config, more)
 }
 
@@ -293,9 +301,9 @@ pub async fn unregister(world: &World, services: &[&str]) {
     }
 }
 
-fn path_of_one(app: usize, pod: usize) -> String {
-    let of = namespace(app);
-    format!("{METRICS}/{of}/pods/app-{app}-{pod}/http_requests_per_second")
+fn path_of_one(world: &World, app: usize, pod: usize) -> String {
+    let (of, name) = (namespace(app), world.metrics.served(app));
+    format!("{METRICS}/{of}/pods/app-{app}-{pod}/{name}")
 }
 
 pub fn path_of_selector(app: usize) -> String {
@@ -309,7 +317,7 @@ const METRICS: &str = "/apis/custom.metrics.k8s.io/v1beta2/namespaces";
 async fn wait_for_value(world: &World, process: &Process) -> Duration {
     let start = Instant::now();
     let client = load::client(world);
-    let url = format!("https://127.0.0.1:{}{}", world.adapter_port, path_of_one(0, 0));
+    let url = format!("https://127.0.0.1:{}{}", world.adapter_port, path_of_one(world, 0, 0));
     loop {
         let value = async {
             let response = client.get(&url).send().await.ok()?.error_for_status().ok()?;
@@ -342,8 +350,8 @@ pub async fn serve(world: &World, side: Side, each: Duration) -> ServeResult {
     let process = start_api(world, side);
     let first_value = wait_for_value(world, &process).await;
     let (size, selectors) = (world.size, selectors(world));
-    let pods = (0..size.autoscalers * size.pods).map(|n| path_of_one(n / size.pods, n % size.pods));
-    let pods: Vec<String> = pods.collect();
+    let one = |number: usize| path_of_one(world, number / size.pods, number % size.pods);
+    let pods: Vec<String> = (0..size.autoscalers * size.pods).map(one).collect();
     let mut served = ServeResult { first_value, selector: Vec::new(), one: Vec::new() };
     for connections in CONNECTIONS {
         served.selector.push(load::send(world, &selectors, connections, each).await);

@@ -24,6 +24,8 @@ const WINDOW: &str = "[20s]";
 
 /// The mix whose metric the API serves, too.
 const ONE: &str = "1 metric";
+/// The names of all of them, for the rules.
+const ALL_NAMES: &str = "http_requests|one_of_ten_.*|own_.*|split_.*";
 /// The mixes: 100 label values of one metric, ten values of each of ten metrics, and queries that
 /// differ in more than labels.
 const MIXES: [(&str, MetricChoice); 3] = [
@@ -58,10 +60,11 @@ pub async fn run() -> ExitCode {
     let mut counts = kernels::counts();
     show_progress("counting instructions");
     counts.extend(kernels::instructions());
-    let world = World::scraped(SIZE, true, NOISE, &[("pods", 5)]).await;
+    let mut world = World::scraped(SIZE, true, NOISE, &[("pods", 5)]).await;
     world.make_autoscalers().await;
     world.fill(WINDOW).await;
-    let config = format!("{}{}", sides::RULES, sides::AUTOSCALER_CONFIG).replace("[1m]", WINDOW);
+    let config = format!("{}{}", sides::rules(ALL_NAMES), sides::AUTOSCALER_CONFIG);
+    let config = config.replace("[1m]", WINDOW);
     for (name, metrics) in MIXES {
         world.set_metrics(metrics).await;
         show_progress(&format!("counting with {name}"));

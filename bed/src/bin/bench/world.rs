@@ -27,6 +27,8 @@ pub struct World {
     pub adapter_port: u16,
     /// The port of what exposes the metrics of the pods.
     pub series_port: u16,
+    /// The metrics of the autoscalers, except on the mixed fleet.
+    pub metrics: MetricChoice,
     series: Option<Process>,
 }
 
@@ -68,7 +70,9 @@ impl World {
     pub async fn without_workloads(size: Size) -> Self {
         let options = Options { progress: show_progress, ..Options::default() };
         let cluster = Cluster::control_plane(&options).await;
-        Self { cluster, size, adapter_port: free_port(), series_port: free_port(), series: None }
+        let [adapter_port, series_port] = [free_port(), free_port()];
+        let metrics = MetricChoice::OWN_LABEL;
+        Self { cluster, size, adapter_port, series_port, metrics, series: None }
     }
 
     /// Exposes metrics by a command of `fleet`, and starts an empty Prometheus that scrapes them by
@@ -213,10 +217,10 @@ impl World {
         self.send("PATCH", &format!("{path}/{name}/status"), status).await;
     }
 
-    /// Creates HPAs of the metrics that the rules of both sides make of these.
-    pub async fn make_native_hpas(&self, metrics: MetricChoice) {
+    /// Creates HPAs of the metrics that the rules of both sides make of those of the Autoscalers.
+    pub async fn make_native_hpas(&self) {
         let hpa = async |app: usize| {
-            let name = (metrics.metric)(app).replace("_total", "_per_second");
+            let name = self.metrics.served(app);
             let spec = json!({
                 "metadata": {"name": format!("app-{app}")},
                 "spec": {
@@ -252,7 +256,7 @@ impl World {
                 "metadata": {"name": format!("app-{app}")},
                 "spec": {
                     "scaleTargetRef": target(app), "minReplicas": 1, "maxReplicas": self.max_replicas(),
-                    "customMetrics": MetricChoice::OWN_LABEL.custom_metrics(app),
+                    "customMetrics": self.metrics.custom_metrics(app),
                 },
             });
             self.send("POST", &autoscalers(app), spec).await;
@@ -276,7 +280,8 @@ impl World {
     }
 
     /// Changes the metrics of the Autoscalers.
-    pub async fn set_metrics(&self, metrics: MetricChoice) {
+    pub async fn set_metrics(&mut self, metrics: MetricChoice) {
+        self.metrics = metrics;
         let patch = async |app: usize| {
             let spec = json!({"spec": {"customMetrics": metrics.custom_metrics(app)}});
             self.send("PATCH", &format!("{}/app-{app}", autoscalers(app)), spec).await;
@@ -342,6 +347,8 @@ impl World {
 pub struct MetricChoice {
     /// The metric of a workload.
     pub metric: fn(usize) -> String,
+    /// A regular expression for the names of all, without `_total`.
+    pub names: &'static str,
     /// The label that selects series, and its value for a workload.
     pub label: (&'static str, fn(usize) -> String),
 }
@@ -350,8 +357,14 @@ impl MetricChoice {
     /// One metric for all, and a value of a label for each workload.
     pub const OWN_LABEL: Self = Self {
         metric: |_| "http_requests_total".to_owned(),
+        names: "http_requests",
         label: ("app", |app| format!("app-{app}")),
     };
+
+    /// What the rules of both sides make of the metric of a workload.
+    pub fn served(&self, app: usize) -> String {
+        (self.metric)(app).replace("_total", "_per_second")
+    }
 
     fn custom_metrics(&self, app: usize) -> Value {
         let (label, value) = self.label;

@@ -89,8 +89,7 @@ async fn of_seed(
         decided::wait(world, name, side.path(), pods).await;
         tokio::time::sleep(ROUND).await;
         let block = Meter::new(world, Some(&running)).measure(rounds).await;
-        let least = (plan.size.autoscalers * (rounds - 1)) as f64;
-        assert!(block.decisions() >= least, "{name}: {} decisions", block.decisions());
+        block.check(name, plan.size.autoscalers);
         decided::wait(world, name, side.path(), pods).await;
         let took = if is_first && side.is_compared() {
             show_progress(&format!("  stepping the load of {} workloads", stepped.len()));

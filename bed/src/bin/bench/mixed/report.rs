@@ -200,12 +200,20 @@ pub fn print(size: Size, seeds: &[OfSeed]) -> bool {
     let (least, size_of_aim) = LEAST_RATIO;
     let ratio = |peer: &Figures| peer.summary.stack / totals[0].summary.stack;
     let is_tenfold = || totals[1..Side::COMPARED].iter().all(|peer| ratio(peer) >= least);
+    let is_below = || {
+        seeds.iter().all(|seed| {
+            let stacks: Vec<f64> =
+                of(&[seed]).iter().map(|figures| figures.summary.stack).collect();
+            stacks[1..Side::COMPARED].iter().all(|peer| stacks[0] < *peer)
+        })
+    };
     let aims = [
         ("Plimsoll's seeds are within 20 %", (stacks.len() > 1).then_some(agree)),
         (
             "each peer's stack takes ten times Plimsoll's, beyond idle use",
             (size.autoscalers >= size_of_aim).then(is_tenfold),
         ),
+        ("each peer's stack takes more than Plimsoll's on each mix", Some(is_below())),
         ("each step has a scale of Plimsoll", Some(totals[0].steps.missing == 0)),
     ];
     bounds::are_met(&aims)

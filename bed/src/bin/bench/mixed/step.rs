@@ -21,7 +21,7 @@ const LATEST: Duration = Duration::from_secs(105);
 /// One of so many workloads is stepped.
 const ONE_OF: usize = 10;
 
-/// The seconds from each step to its scale, sorted; one that was not written counts as [`LATEST`].
+/// The seconds from each step to its scale, sorted; one that was not written by then counts as [`LATEST`].
 #[derive(Clone, Debug, Default)]
 pub struct Steps {
     pub seconds: Vec<f64>,
@@ -49,11 +49,13 @@ pub async fn measure(world: &World, apps: &[App], seed: u64) -> Steps {
     let all = futures::future::join_all(apps.iter().zip(&times).map(step));
     let (written, _) = futures::join!(written(world, places, start + SPREAD + LATEST), all);
     let took = |(at, written): (&Instant, &Option<Instant>)| {
-        written.map_or(LATEST, |written| written - *at).as_secs_f64()
+        written.map(|written| written - *at).filter(|took| *took <= LATEST)
     };
-    let mut seconds: Vec<f64> = times.iter().zip(&written).map(took).collect();
+    let took: Vec<Option<Duration>> = times.iter().zip(&written).map(took).collect();
+    let seconds = took.iter().map(|took| took.unwrap_or(LATEST).as_secs_f64());
+    let mut seconds: Vec<f64> = seconds.collect();
     seconds.sort_unstable_by(f64::total_cmp);
-    Steps { seconds, missing: written.iter().filter(|written| written.is_none()).count() }
+    Steps { seconds, missing: took.iter().filter(|took| took.is_none()).count() }
 }
 
 /// When the scale of each of these workloads was first raised.
