@@ -86,10 +86,10 @@ impl Error {
         }
     }
 
-    /// Whether it may be that of some of the queries that were sent together, though the answer is not about their text: a store
-    /// of Thanos that fails, or has a limit, or a proxy that lets no such query pass.
+    /// Whether it may be that of some of the queries that were sent together, though it is not about their text: a store of Thanos
+    /// that only some need fails, or has a limit.
     pub fn may_be_about_some(&self) -> bool {
-        matches!(self, Self::Partial(_) | Self::Unavailable { status: 403 | 405 | 422, .. })
+        matches!(self, Self::Partial(_) | Self::Unavailable { status: 422, .. })
     }
 
     /// Whether the query was late, which may be its own fault.

@@ -6,7 +6,7 @@
 //! stay by themselves for a while. If the server is down, which two queries by themselves tell, all of them fail.
 
 use super::flight::TableResult;
-use super::known_queries::{KnownQueries, Size};
+use super::known_queries::{KnownQueries, Size, may_be_servers};
 use super::table::Table;
 use crate::blocking;
 use crate::prometheus::{Body, Client, Error, Flow, Within, shortened};
@@ -40,6 +40,8 @@ const MAX_RESPONSE: usize = 2 << 20;
 const MAX_EXPECTED_RESPONSE: usize = MAX_RESPONSE / 2;
 /// The parts in which a request is sent that failed. Of so few queries each is sent by itself.
 const PARTS: usize = 4;
+/// The least queries of a request to which late ones lead of which none of the same time succeeded.
+const LEAST_AFTER_STALL: usize = 16;
 /// The size from which on decoding a response would block other tasks of the thread, in bytes.
 const LARGE_RESPONSE_BYTES: usize = 1 << 20;
 /// The most bytes of a query in a warning.
@@ -68,6 +70,8 @@ struct Group {
     known: KnownQueries,
     /// Those that wait for others.
     waiting: Vec<Member>,
+    /// When the last one of the requests that succeeded was begun.
+    served_begun: Option<Instant>,
 }
 
 /// A query that is to be joined.
@@ -138,8 +142,12 @@ impl Joiner {
     /// Sends those that wait, in as few requests as the limits allow.
     fn send_waiting(&self, group: usize) {
         let mut members = std::mem::take(&mut self.groups()[group].waiting);
-        // Those that may have few beside them do not cut the requests of others apart.
-        members.sort_by_key(|member| Reverse(member.most_queries));
+        // Those that may have few beside them do not cut the requests of others apart, and share them with their own namespace's.
+        members.sort_by(|one, other| {
+            let order = |member: &Member| Reverse(member.most_queries);
+            order(one).cmp(&order(other)).then_with(|| one.flows.cmp(&other.flows))
+        });
+        let begun = Instant::now();
         let mut request: Vec<Member> = Vec::new();
         let (mut bytes, mut all) = (0, Size::default());
         for member in members {
@@ -150,7 +158,7 @@ impl Joiner {
                 || all.response + size.response > MAX_EXPECTED_RESPONSE
                 || all.took + size.took > MAX_TIME;
             if full {
-                self.send(group, std::mem::take(&mut request));
+                self.send(group, std::mem::take(&mut request), begun);
                 (bytes, all) = (0, Size::default());
             }
             bytes += more;
@@ -159,36 +167,40 @@ impl Joiner {
             all.took += size.took;
             request.push(member);
         }
-        self.send(group, request);
+        self.send(group, request, begun);
     }
 
     /// Sends queries as one request. Those who wait for a query that is dropped send it by itself.
-    fn send(&self, group: usize, members: Vec<Member>) {
+    fn send(&self, group: usize, members: Vec<Member>, begun: Instant) {
         if members.len() < 2 {
             return;
         }
         let joiner = self.clone();
         self.0.spawner.spawn(async move {
-            joiner.answer(group, members).await;
+            joiner.answer(group, members, begun).await;
         });
     }
 
     /// Answers queries by one request, or in parts if it fails, these again in parts. Returns whether such requests answered all.
-    fn answer(&self, group: usize, members: Vec<Member>) -> BoxFuture<'_, bool> {
+    fn answer(&self, group: usize, members: Vec<Member>, begun: Instant) -> BoxFuture<'_, bool> {
         let answer = async move {
-            let begun = Instant::now();
-            let Err((members, error)) = self.ask(group, members).await else { return true };
+            let Err((members, error)) = self.ask(group, members).await else {
+                let served = &mut self.groups()[group].served_begun;
+                *served = Some(begun).max(*served);
+                return true;
+            };
             // Of few, two could both be bad: each is sent by itself instead.
             let is_one_of_many = members.len() > PARTS && !error.is_late();
             let may_be_server = is_one_of_many && error.may_be_about_server();
             if is_of_all(&error, group) || may_be_server && !self.serves(group, &members).await {
                 fail(members, &error);
             } else if self.record_failure(group, &members, &error, begun) {
-                let keys: Vec<u64> = members.iter().map(|member| member.key).collect();
                 let parts = parts_of(members);
+                let keys: Vec<u64> = parts.iter().flatten().map(|member| member.key).collect();
                 let of_part = parts.iter().map(Vec::len).max().unwrap_or(0);
-                let answered = join_all(parts.into_iter().map(|part| self.answer(group, part)));
-                let answered = answered.await;
+                let now = Instant::now();
+                let answered = parts.into_iter().map(|part| self.answer(group, part, now));
+                let answered = join_all(answered).await;
                 let are_all = !answered.is_empty() && !answered.contains(&false);
                 if are_all {
                     self.were_too_much(group, keys, begun, (of_part, false));
@@ -275,11 +287,14 @@ impl Joiner {
         let is_own = !matches!(error, Error::Overloaded(_) | Error::Memory { .. });
         let is_too_long = matches!(error, Error::TooLong { .. });
         let is_of_many = members.len() > PARTS;
+        // Else the server may have been at fault.
+        let others_were_served = self.groups()[group].served_begun >= Some(begun);
         let keys = members.iter().map(|member| member.key);
         if is_of_many && (error.is_late() || is_too_long) {
             let of_part = members.len().div_ceil(PARTS);
-            self.were_too_much(group, keys, begun, (of_part, is_too_long));
-        } else if !is_of_many && is_own {
+            let least = if others_were_served || is_too_long { 0 } else { LEAST_AFTER_STALL };
+            self.were_too_much(group, keys, begun, (of_part.max(least), is_too_long));
+        } else if !is_of_many && is_own && (others_were_served || !may_be_servers(error)) {
             let known = &mut self.groups()[group].known;
             keys.for_each(|key| known.suspect(key, error));
         }

@@ -47,8 +47,8 @@ pub struct KnownQueries(LruCache<u64, Known>);
 enum Known {
     /// It succeeded by itself, and its size is believed until `until`.
     Fast { until: Instant, size: Size, faults: Faults },
-    /// It is no vector, failed, is too large, or spoils requests: it is not joined until then. If that may be the server's
-    /// fault, it `spoils` none.
+    /// It is no vector, failed, is too large, or spoils requests: it is not joined until then. If its own failure may be the
+    /// server's fault, it `spoils` none.
     Alone { until: Instant, spoils: bool },
 }
 
@@ -255,8 +255,10 @@ fn alone_after(error: &Error) -> Duration {
 }
 
 /// Whether an error may be the server's fault.
-fn may_be_servers(error: &Error) -> bool {
-    error.may_be_about_server() || matches!(error, Error::Partial(_) | Error::Memory { .. })
+pub fn may_be_servers(error: &Error) -> bool {
+    error.may_be_about_server()
+        || error.may_be_about_some()
+        || matches!(error, Error::Memory { .. })
 }
 
 /// Until when what a query took is believed: spread over a fifth of the time, so that those that began together are

@@ -135,9 +135,8 @@ async fn a_query_that_fails_its_batch_is_isolated_from_then_on() {
     for error in [
         Error::Partial("11 more warning annotations omitted".to_owned()),
         Error::InvalidResponse("it has more series than the limit".to_owned()),
-        // A limit of Thanos, or a proxy that lets no such query pass.
+        // A limit of Thanos.
         Error::Unavailable { status: 422, message: "expanding series: limit".to_owned() },
-        Error::Unavailable { status: 403, message: "forbidden".to_owned() },
     ] {
         let (said, spoils) = (error.clone(), |query: &str| query.contains("a7"));
         let (coalescer, sent) = coalescer(move |query| match spoils(query) {
