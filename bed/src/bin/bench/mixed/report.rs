@@ -213,7 +213,10 @@ pub fn print(size: Size, seeds: &[OfSeed]) -> bool {
             "each peer's stack takes ten times Plimsoll's, beyond idle use",
             (size.autoscalers >= size_of_aim).then(is_tenfold),
         ),
-        ("each peer's stack takes more than Plimsoll's on each mix", Some(is_below())),
+        (
+            "each peer's stack takes more than Plimsoll's on each mix",
+            (size.autoscalers >= size_of_aim).then(is_below),
+        ),
         ("each step has a scale of Plimsoll", Some(totals[0].steps.missing == 0)),
     ];
     bounds::are_met(&aims)
