@@ -368,6 +368,21 @@ mod tests {
         }
     }
 
+    /// Also where Thanos has no store.
+    #[tokio::test(start_paused = true)]
+    async fn a_query_whose_failure_may_be_the_servers_is_joined_as_before_in_a_minute() {
+        let no_store =
+            || Error::Unavailable { status: 422, message: "expanding series".to_owned() };
+        for error in [no_store(), Error::Partial("a store".to_owned()), Error::GatewayTimeout] {
+            let mut known = known();
+            known.answered(1, &Err(error), (Duration::ZERO, 0));
+            assert_eq!(most(&mut known), None);
+            tokio::time::advance(ALONE_AFTER_OUTAGE).await;
+            known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
+            assert_eq!(most(&mut known), Some(MAX_QUERIES));
+        }
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_query_that_failed_by_itself_shares_a_request_with_few_at_first() {
         let mut known = known();
