@@ -86,8 +86,8 @@ impl Error {
         }
     }
 
-    /// Whether it may be that of some of the queries that were sent together, though it is not about their text: a store of Thanos
-    /// that only some need fails, or has a limit.
+    /// Whether only some queries of a batch may fail with this error, whatever their text: a store of Thanos that only some of them
+    /// read is down, or has a limit.
     pub fn may_be_about_some(&self) -> bool {
         matches!(self, Self::Partial(_) | Self::Unavailable { status: 422, .. })
     }

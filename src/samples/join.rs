@@ -15,7 +15,6 @@ use crate::supervise::Spawner;
 use futures::FutureExt;
 use futures::future::{self, BoxFuture, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -40,7 +39,7 @@ const MAX_RESPONSE: usize = 2 << 20;
 const MAX_EXPECTED_RESPONSE: usize = MAX_RESPONSE / 2;
 /// The parts in which a request is sent that failed. Of so few queries each is sent by itself.
 const PARTS: usize = 4;
-/// The least queries of a request to which late ones lead of which none of the same time succeeded.
+/// The lowest limit of queries per request after late requests, if no other request succeeded meanwhile.
 const LEAST_AFTER_STALL: usize = 16;
 /// The size from which on decoding a response would block other tasks of the thread, in bytes.
 const LARGE_RESPONSE_BYTES: usize = 1 << 20;
@@ -70,7 +69,7 @@ struct Group {
     known: KnownQueries,
     /// Those that wait for others.
     waiting: Vec<Member>,
-    /// When the last one of the requests that succeeded was begun.
+    /// When the newest successful request was begun.
     served_begun: Option<Instant>,
 }
 
@@ -142,10 +141,10 @@ impl Joiner {
     /// Sends those that wait, in as few requests as the limits allow.
     fn send_waiting(&self, group: usize) {
         let mut members = std::mem::take(&mut self.groups()[group].waiting);
-        // Those that may have few beside them do not cut the requests of others apart, and share them with their own namespace's.
+        // Queries with a lower limit come last, so that they leave the requests of others whole, beside those of their namespace.
         members.sort_by(|one, other| {
-            let order = |member: &Member| Reverse(member.most_queries);
-            order(one).cmp(&order(other)).then_with(|| one.flows.cmp(&other.flows))
+            let by_limit = other.most_queries.cmp(&one.most_queries);
+            by_limit.then_with(|| one.flows.cmp(&other.flows))
         });
         let begun = Instant::now();
         let mut request: Vec<Member> = Vec::new();
@@ -287,7 +286,7 @@ impl Joiner {
         let is_own = !matches!(error, Error::Overloaded(_) | Error::Memory { .. });
         let is_too_long = matches!(error, Error::TooLong { .. });
         let is_of_many = members.len() > PARTS;
-        // Else the server may have been at fault.
+        // Otherwise the server may have failed all of them.
         let others_were_served = self.groups()[group].served_begun >= Some(begun);
         let keys = members.iter().map(|member| member.key);
         if is_of_many && (error.is_late() || is_too_long) {

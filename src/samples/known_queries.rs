@@ -80,7 +80,7 @@ impl Faults {
         }
     }
 
-    /// Whether its next failure may be no chance.
+    /// Whether a request with this query failed recently, so that the next failure may not be a coincidence.
     fn are_recent(&self, now: Instant) -> bool {
         self.suspected_until.is_some_and(|until| now < until)
             || self.too_much_at.is_some_and(|at| now < at + FEWER)
@@ -254,7 +254,7 @@ fn alone_after(error: &Error) -> Duration {
     if may_be_servers(error) { ALONE_AFTER_OUTAGE } else { ALONE }
 }
 
-/// Whether an error may be the server's fault.
+/// Whether the server may have caused an error, rather than the query.
 pub fn may_be_servers(error: &Error) -> bool {
     error.may_be_about_server()
         || error.may_be_about_some()
