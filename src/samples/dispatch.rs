@@ -212,12 +212,13 @@ impl Coalescer {
                 state.estimator.too_large(planned, now)
             }
             // Too large, or spoiled by series that no caller queried.
-            Error::InvalidResponse(_) | Error::Refused(_) | Error::Memory { .. }
+            Error::InvalidResponse(_)
+            | Error::Refused(_)
+            | Error::Partial(_)
+            | Error::Unavailable { status: 422, .. }
+            | Error::Memory { .. }
                 if planned.is_unfiltered() =>
             {
-                state.estimator.unfiltered_failed(now);
-            }
-            error if error.may_be_about_some() && planned.is_unfiltered() => {
                 state.estimator.unfiltered_failed(now);
             }
             // Of what all share: the next ones take less at a time.
@@ -273,8 +274,8 @@ fn max_backoff(error: &Error) -> Option<Duration> {
         | Error::TooLong { .. }
         | Error::InvalidResponse(_)
         | Error::Partial(_)
+        | Error::Unavailable { status: 422, .. }
         | Error::Memory { .. } => Some(MAX_BACKOFF),
-        error if error.may_be_about_some() => Some(MAX_BACKOFF),
         Error::Settings(_)
         | Error::Overloaded(_)
         | Error::Unreachable(_)
