@@ -475,3 +475,23 @@ async fn a_required_label_is_matched_only_after_a_query_without_it_failed() {
     tokio::time::sleep(Duration::from_secs(15)).await;
     assert_eq!(sent_for(0..4).await, [1, 0]);
 }
+
+/// VictoriaMetrics, for example.
+#[tokio::test(start_paused = true)]
+async fn a_server_that_quotes_a_batch_shows_no_namespace_the_queries_of_another() {
+    let quoting =
+        |query: &str| Error::Unavailable { status: 503, message: format!("executing {query:?}") };
+    let (coalescer, sent) = coalescer(move |query| failure(quoting(query)));
+    let queries = [("shop", 1), ("zz", 2)].map(|(namespace, app)| {
+        let (coalescer, query) = (&coalescer, ShapedQuery::of(&query(app)));
+        async move { coalescer.get(&query, &Caller::of(namespace)).await }
+    });
+    for result in join_all(queries).await {
+        let error = result.unwrap_err().to_string();
+        assert!(error.contains("503") && !error.contains("pod"), "{error}");
+    }
+    assert_eq!(sent.lock().unwrap().len(), 1);
+    // Of one namespace it helps.
+    let result = get(&coalescer, &query(3)).await;
+    assert!(result.unwrap_err().to_string().contains("pod"));
+}

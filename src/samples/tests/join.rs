@@ -22,6 +22,8 @@ pub(super) enum Bad {
     Late,
     /// So late in a request of several.
     LateJoined,
+    /// A request of several with it takes 1.5 s.
+    SlowJoined,
     /// It answers with a series that is of no query.
     Stray,
     /// A proxy before it gives up requests of several, after others are answered.
@@ -40,6 +42,8 @@ pub(super) enum Bad {
     Padded(usize),
     /// The server can't serve anything.
     Down,
+    /// The same, and it quotes the query.
+    DownQuoting,
     /// The same, after the second request. The first one gets the same answer.
     Dying,
 }
@@ -77,6 +81,7 @@ impl Transport for Server {
         let bad = match seen.bad {
             Bad::Dying if seen.queries.len() == 2 => Bad::Fine,
             Bad::Down | Bad::Dying => Bad::Down,
+            Bad::DownQuoting => Bad::DownQuoting,
             Bad::Status(status) => Bad::Status(status),
             bad if query.contains("bad") => bad,
             _ => Bad::Fine,
@@ -90,6 +95,7 @@ impl Transport for Server {
             Bad::LateJoined if joined => return future::pending().boxed(),
             Bad::Refused => (422, r#"{"status":"error","error":"no"}"#.to_owned()),
             Bad::Down => (503, "down".to_owned()),
+            Bad::DownQuoting => (503, format!("error when executing query={query:?}: no storage")),
             Bad::Status(status) => (status, "no".to_owned()),
             Bad::Stray if joined => (200, vector([(r#"{"a":"b"}"#.to_owned(), 7)])),
             Bad::CutAlone => (502, "cut".to_owned()),
@@ -110,6 +116,7 @@ impl Transport for Server {
         let response = http::Response::builder().status(status).body(body);
         let delay = match bad {
             Bad::Cut => 2 * seen.delay,
+            Bad::SlowJoined if joined => Duration::from_millis(1_500),
             Bad::CutAtOnce | Bad::CutAlone => Duration::ZERO,
             _ if query.len() > seen.longest.0 => Duration::ZERO,
             _ => seen.delay,

@@ -3,6 +3,7 @@
 use super::super::join::Joiner;
 use super::join::{Bad, TEN, ask, hits, joiner, queries, server};
 use crate::prometheus::Flow;
+use crate::promql::union::QUERY_LABEL;
 use crate::supervise::Spawner;
 use futures::future::{self, join_all};
 use std::time::Duration;
@@ -76,12 +77,12 @@ async fn requests_that_are_late_now_and_then_end_no_joining() {
         tokio::time::advance(Duration::from_secs(650)).await;
         ask(&joiner, &seen, &many).await;
     }
-    // Twice in a row is no chance any more: fewer share a request.
-    for sent in [1 + 64, 1 + 64, 4 + 64, 4 + 64, 4 + 64, 4 + 64] {
+    // Twice within ten minutes is no chance any more: fewer share a request.
+    for (sent, next) in [(1 + 64, 1), (1 + 64, 4), (4 + 64, 4), (4 + 64, 4), (4 + 64, 4)] {
         assert_eq!(stalled().await, sent);
         tokio::time::advance(Duration::from_secs(15)).await;
+        assert_eq!(ask(&joiner, &seen, &many).await.1, next);
     }
-    assert_eq!(ask(&joiner, &seen, &many).await.1, 4);
     tokio::time::advance(Duration::from_secs(301)).await;
     ask(&joiner, &seen, &many).await;
     assert_eq!(ask(&joiner, &seen, &many).await.1, 1);
@@ -130,22 +131,85 @@ async fn what_is_too_much_for_a_few_queries_is_sent_no_more_than_now_and_then() 
     }
 }
 
+/// A proxy that takes no `or`, or evaluates it for long, for example.
+#[tokio::test(start_paused = true)]
+async fn queries_of_which_no_two_can_share_a_request_are_sent_by_themselves() {
+    for (number, bad, status) in [
+        (3, Bad::LateJoined, 0),
+        (12, Bad::LateJoined, 0),
+        (64, Bad::LateJoined, 0),
+        (64, Bad::Fine, 403),
+        (64, Bad::Fine, 502),
+    ] {
+        let (joiner, seen) = joiner();
+        let many = hits(0..number, "_all_bad");
+        ask(&joiner, &seen, &many).await;
+        seen.lock().unwrap().bad = bad;
+        if bad == Bad::Fine {
+            seen.lock().unwrap().longest = (100, status);
+        }
+        let mut joined = 0;
+        for round in 0..40 {
+            let results = ask(&joiner, &seen, &many).await.0;
+            assert!(results.iter().all(Result::is_ok), "{results:?}");
+            let is_joined = |query: &&String| query.contains(QUERY_LABEL);
+            if round >= 8 {
+                joined += seen.lock().unwrap().queries.iter().filter(is_joined).count();
+            }
+            tokio::time::advance(Duration::from_secs(15)).await;
+        }
+        // Those of one minute and a bit, each again.
+        assert!(joined <= 32 / 5 * number.div_ceil(4), "{number}, {status}: {joined}");
+    }
+}
+
 /// It costs those beside it: few of them, and not for ever.
 #[tokio::test(start_paused = true)]
 async fn a_query_that_is_late_only_among_others_is_set_apart() {
+    for (bad, place) in [
+        (Bad::LateJoined, 63),
+        (Bad::LateJoined, 31),
+        (Bad::SlowJoined, 0),
+        (Bad::SlowJoined, 31),
+        (Bad::SlowJoined, 63),
+    ] {
+        let (joiner, seen) = joiner();
+        let ends = [hits(0..place, "_each"), hits(place + 1..64, "_each")];
+        let many = [&ends[0][..], &hits(place..place + 1, "_each_bad"), &ends[1]].concat();
+        ask(&joiner, &seen, &many).await;
+        seen.lock().unwrap().bad = bad;
+        let mut sent = Vec::new();
+        for _ in 0..120 {
+            let (results, requests) = ask(&joiner, &seen, &many).await;
+            assert!(results.iter().all(Result::is_ok));
+            sent.push(requests);
+            tokio::time::advance(Duration::from_secs(15)).await;
+        }
+        assert!(sent[12..].iter().all(|sent| *sent <= 25), "{place}: {sent:?}");
+        assert!(sent[60..].iter().all(|sent| *sent <= 8), "{place}: {sent:?}");
+    }
+}
+
+/// Those beside it would share requests with fewer, and it with as many as before.
+#[tokio::test(start_paused = true)]
+async fn a_query_that_is_late_now_and_then_by_itself_too_costs_few_others() {
     let (joiner, seen) = joiner();
-    let many = [hits(0..63, "_user"), hits(63..64, "_user_bad")].concat();
+    let many = [hits(0..299, "_all"), hits(299..300, "_all_bad")].concat();
     ask(&joiner, &seen, &many).await;
-    seen.lock().unwrap().bad = Bad::LateJoined;
-    let mut sent = Vec::new();
-    for _ in 0..120 {
-        let (results, requests) = ask(&joiner, &seen, &many).await;
-        assert!(results.iter().all(Result::is_ok));
-        sent.push(requests);
+    let mut beside = Vec::new();
+    for round in 0..60 {
+        let is_late = round % 6 == 0;
+        seen.lock().unwrap().bad = if is_late { Bad::Late } else { Bad::Fine };
+        let results = ask(&joiner, &seen, &many).await.0;
+        assert!(results[..299].iter().all(Result::is_ok));
+        if is_late {
+            let queries = &seen.lock().unwrap().queries;
+            let with_it = queries.iter().filter(|query| query.contains("bad"));
+            beside.push(with_it.map(|query| query.matches("hits_").count() - 1).sum::<usize>());
+        }
         tokio::time::advance(Duration::from_secs(15)).await;
     }
-    assert!(sent[8..].iter().all(|sent| *sent <= 25), "{sent:?}");
-    assert!(sent[60..].iter().all(|sent| *sent <= 8), "{sent:?}");
+    assert!(beside[1..].iter().all(|beside| *beside <= 3), "{beside:?}");
 }
 
 /// Whose tables may be small.
