@@ -70,6 +70,7 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
     tokio::time::sleep(ROUND).await;
     let meter = Meter::new(&world, Some(&running));
     let (one, most_of_one) = futures::join!(meter.measure(ROUNDS), largest_round(&world, ROUNDS));
+    one.check("one replica", autoscalers);
     let mut figures = report::alone(size, &idle, &one);
     let mut add = |more: Value| {
         let (Some(all), Value::Object(more)) = (figures.as_object_mut(), more) else { return };
@@ -93,6 +94,7 @@ pub async fn run(autoscalers: usize, flags: &[String]) -> bool {
     let meter = Meter::new(&world, Some(&running));
     let (two, most_of_two) =
         futures::join!(meter.measure(ROUNDS_OF_TWO), largest_round(&world, ROUNDS_OF_TWO));
+    two.check("two replicas", autoscalers);
     add(of_two(&one, &two, &idle));
     add(json!({
         "two_replicas_requests_largest_round": fine(most_of_two.requests / most_of_one.requests),

@@ -68,7 +68,7 @@ pub struct Round {
 /// of a round for each, and all may be decided in the part of a round in which none is counted.
 const LEAST_DECIDED: f64 = 0.95;
 /// The part of decisions that may fail.
-const MOST_FAILED: f64 = 0.01;
+pub const MOST_FAILED: f64 = 0.01;
 
 impl Block {
     pub fn seconds(&self) -> f64 {
@@ -79,11 +79,15 @@ impl Block {
         self.rounds.iter().map(|round| round.decisions).sum()
     }
 
+    /// The decisions that failed.
+    pub fn failed(&self) -> f64 {
+        self.rounds.iter().map(|round| round.failed).sum()
+    }
+
     /// Panics unless so many autoscalers were decided, and hardly a decision failed: a side that fails costs less.
     pub fn check(&self, side: &str, autoscalers: usize) {
         let least = LEAST_DECIDED * ((self.rounds.len() - 1) * autoscalers) as f64;
-        let decisions = self.decisions();
-        let failed: f64 = self.rounds.iter().map(|round| round.failed).sum();
+        let (decisions, failed) = (self.decisions(), self.failed());
         assert!(decisions >= least, "{side}: {decisions} successful decisions, not {least}");
         let most = MOST_FAILED * decisions;
         assert!(failed <= most, "{side}: {failed} decisions failed, beside {decisions}");

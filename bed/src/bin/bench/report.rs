@@ -39,6 +39,7 @@ pub struct Summary {
     /// CPU milliseconds per decision of all processes, idle usage included.
     pub gross: f64,
     pub decisions_per_second: f64,
+    pub failed_per_second: f64,
     /// Requests to Prometheus of a round with one decision for each autoscaler.
     pub requests: f64,
     pub api_requests: f64,
@@ -98,6 +99,7 @@ pub fn summary(blocks: &[Block], idle: &[Block], size: Size) -> Summary {
         cpu,
         gross,
         decisions_per_second: decisions / seconds,
+        failed_per_second: blocks.iter().map(Block::failed).sum::<f64>() / seconds,
         requests: per_round(|block| block.asked.requests),
         api_requests: per_round(|block| block.api_requests),
         query_seconds: per_round(|block| block.asked.seconds),
@@ -146,6 +148,7 @@ impl Report {
         }
         row("  what they use anyway included", &|s| s.gross);
         row("decisions a second", &|s| s.decisions_per_second);
+        row("failed ones a second", &|s| s.failed_per_second);
         row("seconds between two decisions of one", &|s| {
             size.autoscalers as f64 / s.decisions_per_second
         });

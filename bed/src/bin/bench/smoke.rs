@@ -4,7 +4,7 @@
 use crate::bounds::{self, Count, Slack};
 use crate::kernels;
 use crate::load;
-use crate::measure::{Meter, samples, sum};
+use crate::measure::{MOST_FAILED, Meter, samples, sum};
 use crate::mixed;
 use crate::round::show_progress;
 use crate::sides;
@@ -108,6 +108,8 @@ async fn rounds(world: &World, meter: &Meter<'_>, name: &str) -> Vec<Count> {
         let rounds = (now.decisions - before.decisions) / SIZE.autoscalers as f64;
         (figure(&now) - figure(&before)) / rounds
     };
+    let (failed, decisions) = (now.failed - before.failed, now.decisions - before.decisions);
+    assert!(failed <= MOST_FAILED * decisions, "{failed} of {decisions} decisions failed");
     print_api_requests(&before, &now);
     // On a busy machine a round may be one batch more, as evaluations begin one after the other, and fewer queries
     // share a request, as each seems to take longer: hardly in each of four.
@@ -125,6 +127,7 @@ async fn rounds(world: &World, meter: &Meter<'_>, name: &str) -> Vec<Count> {
 struct Reading {
     text: String,
     decisions: f64,
+    failed: f64,
     queries: f64,
     bytes: f64,
     samples: f64,
@@ -138,6 +141,7 @@ async fn read(meter: &Meter<'_>, world: &World) -> Reading {
     let prometheus = reqwest::get(url).await.expect("metrics").text().await.expect("metrics");
     Reading {
         decisions: sum(&text, "plimsoll_decisions_total", ""),
+        failed: sum(&text, "plimsoll_decisions_total", "outcome=\"failed\""),
         queries: sum(&text, "plimsoll_prometheus_requests_total", ""),
         bytes: sum(&text, "plimsoll_prometheus_response_bytes_sum", ""),
         samples: sum(&prometheus, "prometheus_engine_query_samples_total", ""),
