@@ -92,6 +92,19 @@ impl Error {
         matches!(self, Self::Partial(_) | Self::Unavailable { status: 422, .. })
     }
 
+    /// The same for several namespaces whose queries were sent together: without the message of the response if it may quote them.
+    #[must_use]
+    pub fn without_query(&self) -> Self {
+        match self {
+            // Each of them has a selector.
+            Self::Unavailable { status, message } if message.contains('{') => {
+                let message = "Plimsoll's log has the message, which may quote others' queries";
+                Self::Unavailable { status: *status, message: message.to_owned() }
+            }
+            error => error.clone(),
+        }
+    }
+
     /// Whether the query was late, which may be its own fault.
     pub fn is_late(&self) -> bool {
         matches!(self, Self::Timeout(_) | Self::GatewayTimeout)

@@ -136,6 +136,12 @@ impl Coalescer {
             if let Some(backoff) = backoff {
                 let _ = backoff_until.set(now + backoff);
             }
+            let result = result.map_err(|error| match error {
+                MetricError::Prometheus(error) if is_batch && Flow::are_several(&flows) => {
+                    error.without_query().into()
+                }
+                error => error,
+            });
             return FlightOutcome::Completed(result);
         };
         let is_refused = !planned.is_unfiltered()

@@ -6,7 +6,7 @@
 //! stay by themselves for a while. If the server is down, which two queries by themselves tell, all of them fail.
 
 use super::flight::TableResult;
-use super::known_queries::{KnownQueries, Size, may_be_servers};
+use super::known_queries::{self, KnownQueries, Size, TooMuch, alone_after, may_be_servers};
 use super::table::Table;
 use crate::blocking;
 use crate::prometheus::{Body, Client, Error, Flow, Within, shortened};
@@ -17,10 +17,11 @@ use futures::future::{self, BoxFuture, join_all};
 use futures::stream::{FuturesUnordered, StreamExt};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::oneshot;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 /// How long a query waits for others.
 const JOIN_DELAY: Duration = Duration::from_millis(1);
@@ -39,8 +40,6 @@ const MAX_RESPONSE: usize = 2 << 20;
 const MAX_EXPECTED_RESPONSE: usize = MAX_RESPONSE / 2;
 /// The parts in which a request is sent that failed. Of so few queries each is sent by itself.
 const PARTS: usize = 4;
-/// The lowest limit of queries per request after late requests, if no other request succeeded meanwhile.
-const LEAST_AFTER_STALL: usize = 16;
 /// The size from which on decoding a response would block other tasks of the thread, in bytes.
 const LARGE_RESPONSE_BYTES: usize = 1 << 20;
 /// The most bytes of a query in a warning.
@@ -69,8 +68,20 @@ struct Group {
     known: KnownQueries,
     /// Those that wait for others.
     waiting: Vec<Member>,
-    /// When the newest successful request was begun.
+    /// When the newest request was begun that succeeded quickly.
     served_begun: Option<Instant>,
+}
+
+impl Group {
+    /// Whether a request succeeded quickly that was begun then or later.
+    fn served_since(&self, begun: Instant) -> bool {
+        self.served_begun >= Some(begun)
+    }
+
+    /// A request, begun then, succeeded quickly.
+    fn served(&mut self, begun: Instant) {
+        self.served_begun = Some(begun).max(self.served_begun);
+    }
 }
 
 /// A query that is to be joined.
@@ -183,17 +194,23 @@ impl Joiner {
     /// Answers queries by one request, or in parts if it fails, these again in parts. Returns whether such requests answered all.
     fn answer(&self, group: usize, members: Vec<Member>, begun: Instant) -> BoxFuture<'_, bool> {
         let answer = async move {
-            let Err((members, error)) = self.ask(group, members).await else {
-                let served = &mut self.groups()[group].served_begun;
-                *served = Some(begun).max(*served);
-                return true;
+            let keys: Vec<u64> = members.iter().map(|member| member.key).collect();
+            let (members, error) = match self.ask(group, members).await {
+                Ok(took) => {
+                    match took > known_queries::SLOW {
+                        true => self.record_late(group, &keys, begun),
+                        false => self.groups()[group].served(begun),
+                    }
+                    return true;
+                }
+                Err(failed) => failed,
             };
             // Of few, two could both be bad: each is sent by itself instead.
             let is_one_of_many = members.len() > PARTS && !error.is_late();
             let may_be_server = is_one_of_many && error.may_be_about_server();
             if is_of_all(&error, group) || may_be_server && !self.serves(group, &members).await {
                 fail(members, &error);
-            } else if self.record_failure(group, &members, &error, begun) {
+            } else if self.record_failure(group, &keys, &error, begun) {
                 let parts = parts_of(members);
                 let keys: Vec<u64> = parts.iter().flatten().map(|member| member.key).collect();
                 let of_part = parts.iter().map(Vec::len).max().unwrap_or(0);
@@ -202,7 +219,7 @@ impl Joiner {
                 let answered = join_all(answered).await;
                 let are_all = !answered.is_empty() && !answered.contains(&false);
                 if are_all {
-                    self.were_too_much(group, keys, begun, (of_part, false));
+                    self.were_too_much(group, &keys, begun, (of_part, TooMuch::Work));
                 }
                 return are_all;
             }
@@ -211,8 +228,12 @@ impl Joiner {
         answer.boxed()
     }
 
-    /// Asks queries in one request, and answers them if it succeeds.
-    async fn ask(&self, group: usize, members: Vec<Member>) -> Result<(), (Vec<Member>, Error)> {
+    /// Asks queries in one request, and answers them if it succeeds. Returns how long it took.
+    async fn ask(
+        &self,
+        group: usize,
+        members: Vec<Member>,
+    ) -> Result<Duration, (Vec<Member>, Error)> {
         let queries = members.len();
         let (tables, took) = match self.query_joined(group, &members).await {
             Ok(answer) => answer,
@@ -227,7 +248,7 @@ impl Joiner {
         for (member, table) in members.into_iter().zip(tables) {
             let _ = member.answer.send(Some(table.map(Arc::new).map_err(Into::into)));
         }
-        Ok(())
+        Ok(took)
     }
 
     /// Whether the server serves one of these queries by itself: a proxy may say that it is down of what is too much at once.
@@ -275,29 +296,44 @@ impl Joiner {
 
     /// Notes that a request failed. Returns whether its queries are sent in parts; else each is sent by itself, and may
     /// have spoilt it.
-    fn record_failure(
-        &self,
-        group: usize,
-        members: &[Member],
-        error: &Error,
-        begun: Instant,
-    ) -> bool {
+    fn record_failure(&self, group: usize, keys: &[u64], error: &Error, begun: Instant) -> bool {
         // Others' responses fill what they share, and others take their seats.
         let is_own = !matches!(error, Error::Overloaded(_) | Error::Memory { .. });
-        let is_too_long = matches!(error, Error::TooLong { .. });
-        let is_of_many = members.len() > PARTS;
-        // Otherwise the server may have failed all of them.
-        let others_were_served = self.groups()[group].served_begun >= Some(begun);
-        let keys = members.iter().map(|member| member.key);
-        if is_of_many && (error.is_late() || is_too_long) {
-            let of_part = members.len().div_ceil(PARTS);
-            let least = if others_were_served || is_too_long { 0 } else { LEAST_AFTER_STALL };
-            self.were_too_much(group, keys, begun, (of_part.max(least), is_too_long));
-        } else if !is_of_many && is_own && (others_were_served || !may_be_servers(error)) {
-            let known = &mut self.groups()[group].known;
-            keys.for_each(|key| known.suspect(key, error));
+        let is_of_many = keys.len() > PARTS;
+        if error.is_late() {
+            self.record_late(group, keys, begun);
+        } else if is_of_many && matches!(error, Error::TooLong { .. }) {
+            self.were_too_much(group, keys, begun, (keys.len().div_ceil(PARTS), TooMuch::Long));
+        } else if !is_of_many && is_own {
+            self.suspect(group, keys, begun, (may_be_servers(error), alone_after(error)));
         }
         is_of_many && is_own && !error.is_late()
+    }
+
+    /// Notes that a request was late, or succeeded late.
+    fn record_late(&self, group: usize, keys: &[u64], begun: Instant) {
+        if keys.len() <= PARTS {
+            return self.suspect(group, keys, begun, (true, known_queries::ALONE_AFTER_OUTAGE));
+        }
+        let why = match self.groups()[group].served_since(begun) {
+            true => TooMuch::Work,
+            false => TooMuch::OrStalled,
+        };
+        self.were_too_much(group, keys, begun, (keys.len().div_ceil(PARTS), why));
+    }
+
+    /// Notes that a request of these few queries failed, perhaps because the server did unless others were served since then. If it
+    /// is one of them, it is not joined for this time.
+    fn suspect(
+        &self,
+        group: usize,
+        keys: &[u64],
+        begun: Instant,
+        (may_be_server, alone): (bool, Duration),
+    ) {
+        let group = &mut self.groups()[group];
+        let may_be_server = may_be_server && !group.served_since(begun);
+        keys.iter().for_each(|key| group.known.suspect(*key, may_be_server, alone));
     }
 
     /// Notes that a request of these queries, begun then, was too much at once, and how many may share one, perhaps from now
@@ -305,25 +341,38 @@ impl Joiner {
     fn were_too_much(
         &self,
         group: usize,
-        keys: impl IntoIterator<Item = u64>,
+        keys: &[u64],
         begun: Instant,
-        (most_queries, at_once): (usize, bool),
+        (most_queries, why): (usize, TooMuch),
     ) {
         let known = &mut self.groups()[group].known;
-        keys.into_iter().for_each(|key| known.was_too_much(key, begun, most_queries, at_once));
+        keys.iter().for_each(|key| known.was_too_much(*key, begun, most_queries, why));
     }
 
     /// Sends a query by itself, and decodes its response.
     async fn query_alone(&self, key: u64, query: String, flows: Vec<Flow>) -> TableResult {
         let started = Instant::now();
-        let body = self.0.client.query(&query, &flows).await;
+        let group = group_of(&flows);
+        let served = || self.groups()[group].served_since(started);
+        let mut body = pin!(self.0.client.query(&query, &flows));
+        // Later ones may be served as a stall has ended.
+        let (body, others_were_served) = match timeout(known_queries::SLOW, &mut body).await {
+            Ok(body) => (body, served()),
+            Err(_) => {
+                let others_were_served = served();
+                (body.await, others_were_served)
+            }
+        };
         let took = body.as_ref().map_or_else(|_| started.elapsed(), Body::took);
         let bytes = body.as_ref().map_or(0, Body::bytes);
         let result = body.and_then(|body| decoded(body, Table::from_body));
-        let group = group_of(&flows);
         // What templates and rules share is filled by others' responses.
         if group == USERS || !matches!(result, Err(Error::Memory { .. })) {
-            self.groups()[group].known.answered(key, &result, (took, bytes));
+            let group = &mut self.groups()[group];
+            group.known.answered(key, &result, (took, bytes), others_were_served);
+            if result.is_ok() && took <= known_queries::MAX_TIME {
+                group.served(started);
+            }
         }
         match &result {
             Ok(table) => {
@@ -388,6 +437,9 @@ fn is_of_all(error: &Error, group: usize) -> bool {
 /// Queries for which the error of their request is theirs.
 fn fail(members: Vec<Member>, error: &Error) {
     tracing::warn!(queries = members.len(), %error, "Failed to query Prometheus");
+    let flows: BTreeSet<&Flow> = members.iter().flat_map(|member| &member.flows).collect();
+    let is_of_several = Flow::are_several(flows);
+    let error = if is_of_several { error.without_query() } else { error.clone() };
     for member in members {
         let _ = member.answer.send(Some(Err(error.clone().into())));
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 /// The most time that a query took that is joined.
-const MAX_TIME: Duration = Duration::from_millis(250);
+pub const MAX_TIME: Duration = Duration::from_millis(250);
 /// The most series of the last result of a query that is joined, and its most bytes, both as a table and as a response: an
 /// eighth of those that the response to a request may have.
 const MAX_SERIES: usize = 1_000;
@@ -21,14 +21,18 @@ const FEWER: Duration = Duration::from_secs(300);
 const TOO_MUCH_AGAIN: Duration = Duration::from_secs(600);
 /// The most queries of a request with one that has spoilt requests before.
 const FEWEST_QUERIES: usize = 4;
+/// The lowest limit of queries per request after late requests, if nothing else succeeded meanwhile.
+const LEAST_AFTER_STALL: usize = 16;
+/// If so many requests with a query fail in a row, though it succeeds by itself, a stall of the server is not the reason.
+const NO_STALL: u8 = 3;
 /// After a request that took longer, its queries are measured by themselves again.
-const SLOW: Duration = Duration::from_secs(1);
+pub const SLOW: Duration = Duration::from_secs(1);
 /// For how long what a query took is believed.
 const MEASURED: Duration = Duration::from_secs(600);
 /// For how long a query is not joined that failed by itself, or spoils requests.
 const ALONE: Duration = Duration::from_secs(300);
 /// The same of one for whose failure the server may be to blame: it was late or slow, or got a part of the answer.
-const ALONE_AFTER_OUTAGE: Duration = Duration::from_secs(60);
+pub const ALONE_AFTER_OUTAGE: Duration = Duration::from_secs(60);
 /// For how long a query is suspected after a request of few failed, it among them. After another one it is not joined.
 /// Successes in between don't matter: it may fail now and then.
 const SUSPECTED: Duration = Duration::from_secs(300);
@@ -52,6 +56,17 @@ enum Known {
     Alone { until: Instant, spoils: bool },
 }
 
+/// Why a request was too much at once.
+#[derive(Clone, Copy, PartialEq)]
+pub enum TooMuch {
+    /// It was too long.
+    Long,
+    /// It was late while others were served, or failed though all its parts succeeded.
+    Work,
+    /// It was late while nothing else was served: perhaps the server stalled.
+    OrStalled,
+}
+
 /// What may be the fault of a query.
 #[derive(Clone, Copy)]
 struct Faults {
@@ -60,6 +75,8 @@ struct Faults {
     too_much_at: Option<Instant>,
     /// The most queries of a request with it, for a while after that.
     most_queries: u8,
+    /// The failures of requests with it in a row, each of which was too much, or of few.
+    failures: u8,
     /// When the server last failed it by itself as if it were down, if it has not succeeded since.
     told_nothing_at: Option<Instant>,
 }
@@ -67,7 +84,13 @@ struct Faults {
 impl Default for Faults {
     fn default() -> Self {
         let most_queries = MAX_QUERIES as u8;
-        Self { suspected_until: None, too_much_at: None, most_queries, told_nothing_at: None }
+        Self {
+            suspected_until: None,
+            too_much_at: None,
+            most_queries,
+            failures: 0,
+            told_nothing_at: None,
+        }
     }
 }
 
@@ -80,10 +103,14 @@ impl Faults {
         }
     }
 
+    /// Whether it is suspected to spoil requests.
+    fn is_suspected(&self, now: Instant) -> bool {
+        self.suspected_until.is_some_and(|until| now < until)
+    }
+
     /// Whether a request with this query failed recently, so that the next failure may not be a coincidence.
     fn are_recent(&self, now: Instant) -> bool {
-        self.suspected_until.is_some_and(|until| now < until)
-            || self.too_much_at.is_some_and(|at| now < at + FEWER)
+        self.is_suspected(now) || self.too_much_at.is_some_and(|at| now < at + FEWER)
     }
 }
 
@@ -140,6 +167,9 @@ impl KnownQueries {
             let Some(Known::Fast { until, size, faults }) = known else { continue };
             size.took = request_took.mul_f64(part);
             faults.told_nothing_at = None;
+            if request_took <= SLOW {
+                faults.failures = 0;
+            }
             let series = table.as_ref().map_or(size.series, Table::series);
             size.response = size.response / size.series.max(1) * series.max(1);
             size.series = series;
@@ -153,28 +183,35 @@ impl KnownQueries {
         }
     }
 
-    /// A request of few failed so, this query among them.
-    pub fn suspect(&mut self, key: u64, error: &Error) {
+    /// A request of few failed, this query among them, perhaps because the server did. The second time it is not joined for
+    /// this time.
+    pub fn suspect(&mut self, key: u64, may_be_server: bool, alone: Duration) {
         let Some(Known::Fast { faults, .. }) = self.0.get_mut(&key) else { return };
         let now = Instant::now();
-        let before = faults.suspected_until.replace(now + SUSPECTED);
-        if before.is_some_and(|before| now < before) {
-            let until = now + alone_after(error);
-            self.0.put(key, Known::Alone { until, spoils: true });
+        faults.failures = faults.failures.saturating_add(1);
+        let was_suspected = faults.is_suspected(now);
+        if was_suspected {
+            self.0.put(key, Known::Alone { until: now + alone, spoils: true });
+        } else if !may_be_server || faults.failures >= NO_STALL {
+            faults.suspected_until = Some(now + SUSPECTED);
         }
     }
 
     /// A request of many, begun then, was too much at once, this query among them. From the second one on, or at once, requests
     /// with it have so many for a while: the first may be chance, which strikes all that are under way.
-    pub fn was_too_much(&mut self, key: u64, begun: Instant, most_queries: usize, at_once: bool) {
+    pub fn was_too_much(&mut self, key: u64, begun: Instant, most_queries: usize, why: TooMuch) {
         let Some(Known::Fast { faults, .. }) = self.0.get_mut(&key) else { return };
         if faults.too_much_at.is_some_and(|before| begun <= before) {
             return;
         }
         let now = Instant::now();
+        faults.failures = faults.failures.saturating_add(1);
+        let may_be_stall = why == TooMuch::OrStalled && faults.failures < NO_STALL;
+        let most_queries = most_queries.max(if may_be_stall { LEAST_AFTER_STALL } else { 0 });
         let is_again = faults.too_much_at.is_some_and(|before| begun < before + TOO_MUCH_AGAIN);
         let before = faults.most_queries(now);
-        let most = if is_again || at_once { most_queries.min(before) } else { before };
+        let is_sure = is_again || why == TooMuch::Long;
+        let most = if is_sure { most_queries.min(before) } else { before };
         faults.most_queries = most.min(MAX_QUERIES) as u8;
         faults.too_much_at = Some(now);
     }
@@ -195,12 +232,14 @@ impl KnownQueries {
         }
     }
 
-    /// A query that was sent by itself was answered so, after this time and with a response of so many bytes.
+    /// A query that was sent by itself was answered so, after this time and with a response of so many bytes, perhaps while others
+    /// were served quickly.
     pub fn answered(
         &mut self,
         key: u64,
         result: &Result<Table, Error>,
         (took, response): (Duration, usize),
+        others_were_served: bool,
     ) {
         let now = Instant::now();
         let before = self.0.peek(&key);
@@ -223,7 +262,7 @@ impl KnownQueries {
                     None => {}
                 }
                 faults.told_nothing_at = None;
-                let spoils = faults.suspected_until.is_some_and(|until| now < until);
+                let spoils = faults.is_suspected(now) || others_were_served;
                 let joinable = is_small(table, response) && !table.is_scalar();
                 match (joinable, took <= MAX_TIME, faults.are_recent(now)) {
                     (true, true, _) => {
@@ -242,7 +281,8 @@ impl KnownQueries {
             }
             Err(error) if error.is_about_server() => return,
             Err(error) => {
-                Known::Alone { until: now + alone_after(error), spoils: !may_be_servers(error) }
+                let spoils = !may_be_servers(error) || error.is_late() && others_were_served;
+                Known::Alone { until: now + alone_after(error), spoils }
             }
         };
         self.0.put(key, known);
@@ -250,7 +290,7 @@ impl KnownQueries {
 }
 
 /// For how long a query is not joined after an error.
-fn alone_after(error: &Error) -> Duration {
+pub fn alone_after(error: &Error) -> Duration {
     if may_be_servers(error) { ALONE_AFTER_OUTAGE } else { ALONE }
 }
 
@@ -279,7 +319,7 @@ mod tests {
     /// One query, which succeeded by itself.
     fn known() -> KnownQueries {
         let mut known = KnownQueries::default();
-        known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
+        known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0), false);
         assert!(known.joinable(1).is_some());
         known
     }
@@ -294,7 +334,7 @@ mod tests {
         for (seconds, joined) in [(299, false), (301, true)] {
             let mut known = known();
             for _ in 0..2 {
-                known.suspect(1, &Error::Refused("no".to_owned()));
+                known.suspect(1, false, ALONE);
                 assert!(known.joinable(1).is_some() || !joined);
                 succeeds(&mut known);
                 tokio::time::advance(Duration::from_secs(seconds)).await;
@@ -311,19 +351,19 @@ mod tests {
     async fn after_a_second_request_that_was_too_much_fewer_share_one_for_five_minutes() {
         for (seconds, expected) in [(600, 64), (599, 16), (0, 64)] {
             let mut known = known();
-            known.was_too_much(1, Instant::now(), 16, false);
+            known.was_too_much(1, Instant::now(), 16, TooMuch::Work);
             assert_eq!(most(&mut known), Some(64));
             succeeds(&mut known);
             tokio::time::advance(Duration::from_secs(seconds)).await;
-            known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
-            known.was_too_much(1, Instant::now(), 16, false);
+            known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0), false);
+            known.was_too_much(1, Instant::now(), 16, TooMuch::Work);
             assert_eq!(most(&mut known), Some(expected), "{seconds}");
             tokio::time::advance(FEWER).await;
             assert_eq!(most(&mut known), Some(64));
         }
         let mut known = known();
         for fewer in [16, 4] {
-            known.was_too_much(1, Instant::now(), fewer, true);
+            known.was_too_much(1, Instant::now(), fewer, TooMuch::Long);
             assert_eq!(most(&mut known), Some(fewer));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
@@ -331,13 +371,13 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_slow_success_does_not_clear_a_query() {
-        let (mut known, refused) = (known(), Error::Refused("no".to_owned()));
-        known.suspect(1, &refused);
+        let mut known = known();
+        known.suspect(1, false, ALONE);
         known.succeeded([(1, Duration::ZERO)].into_iter(), &[Ok(Table::default())], 2 * SLOW);
         assert!(known.joinable(1).is_none(), "it is measured by itself again");
-        known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
+        known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0), false);
         assert!(known.joinable(1).is_some());
-        known.suspect(1, &refused);
+        known.suspect(1, false, ALONE);
         assert!(known.joinable(1).is_none());
     }
 
@@ -348,7 +388,7 @@ mod tests {
         let results: [_; 16] = std::array::from_fn(|_| Ok(Table::default()));
         let same = [(1, Duration::ZERO); 16];
         known.succeeded(same.into_iter(), &results, 2 * SLOW);
-        known.answered(1, &Ok(Table::default()), (Duration::from_millis(1), 0));
+        known.answered(1, &Ok(Table::default()), (Duration::from_millis(1), 0), false);
         assert_eq!(known.joinable(1).map(|(size, _)| size.took), Some(SLOW / 8));
         known.succeeded(same.into_iter(), &results, SLOW / 10);
         assert_eq!(known.joinable(1).map(|(size, _)| size.took), Some(SLOW / 160));
@@ -361,7 +401,7 @@ mod tests {
             known.told_nothing(1);
             assert!(known.told_nothing_at(1).is_some());
             match succeeds_alone {
-                true => known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0)),
+                true => known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0), false),
                 false => succeeds(&mut known),
             }
             assert_eq!(known.told_nothing_at(1), None);
@@ -375,10 +415,10 @@ mod tests {
             || Error::Unavailable { status: 422, message: "expanding series".to_owned() };
         for error in [no_store(), Error::Partial("a store".to_owned()), Error::GatewayTimeout] {
             let mut known = known();
-            known.answered(1, &Err(error), (Duration::ZERO, 0));
+            known.answered(1, &Err(error), (Duration::ZERO, 0), false);
             assert_eq!(most(&mut known), None);
             tokio::time::advance(ALONE_AFTER_OUTAGE).await;
-            known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
+            known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0), false);
             assert_eq!(most(&mut known), Some(MAX_QUERIES));
         }
     }
@@ -386,9 +426,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_query_that_failed_by_itself_shares_a_request_with_few_at_first() {
         let mut known = known();
-        known.answered(1, &Err(Error::Refused("no".to_owned())), (Duration::ZERO, 0));
+        known.answered(1, &Err(Error::Refused("no".to_owned())), (Duration::ZERO, 0), false);
         tokio::time::advance(ALONE).await;
-        known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0));
+        known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0), false);
         assert_eq!(most(&mut known), Some(FEWEST_QUERIES));
         tokio::time::advance(FEWER).await;
         assert_eq!(most(&mut known), Some(MAX_QUERIES));
