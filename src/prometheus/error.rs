@@ -92,12 +92,15 @@ impl Error {
         matches!(self, Self::Partial(_) | Self::Unavailable { status: 422, .. })
     }
 
-    /// The same for several namespaces whose queries were sent together: without the message of the response if it may quote them.
+    /// The same for the callers of several queries that were sent together: without the message of the response if it may quote
+    /// them.
     #[must_use]
     pub fn without_query(&self) -> Self {
         match self {
-            // Each of them has a selector.
-            Self::Unavailable { status, message } if message.contains('{') => {
+            // A query has a selector, as it is or encoded; of a longer message the rest may be cut off.
+            Self::Unavailable { status, message }
+                if message.contains(['{', '%']) || message.len() >= MAX_UNREAD =>
+            {
                 let message = "Plimsoll's log has the message, which may quote others' queries";
                 Self::Unavailable { status: *status, message: message.to_owned() }
             }
@@ -136,13 +139,14 @@ struct Failure {
     error_type: String,
 }
 
-/// The longest message of a server that is kept, in bytes.
+/// The longest message of a server that is kept, in bytes; and what is kept of a body in another form.
 const MAX_MESSAGE: usize = 1_000;
+const MAX_UNREAD: usize = 200;
 
 /// The error of a response with a status other than 200.
 pub(super) fn failure(status: StatusCode, body: &[u8], timeout: Duration) -> Error {
     let response: Failure = serde_json::from_slice(body).unwrap_or_else(|_| {
-        let error = String::from_utf8_lossy(&body[..body.len().min(200)]).trim().to_owned();
+        let error = String::from_utf8_lossy(&body[..body.len().min(MAX_UNREAD)]).trim().to_owned();
         Failure { error, ..Failure::default() }
     });
     let message = shortened(&response.error, MAX_MESSAGE);

@@ -30,12 +30,6 @@ impl Flow {
         !flows.is_empty() && flows.iter().all(|flow| matches!(flow, Self::User(_)))
     }
 
-    /// Whether these may be of several namespaces.
-    pub fn are_several<'a>(flows: impl IntoIterator<Item = &'a Self>) -> bool {
-        let mut flows = flows.into_iter();
-        flows.next() == Some(&Self::Shared) || flows.next().is_some()
-    }
-
     /// The share of seats, relative to other flows, while all have requests waiting.
     fn weight(&self) -> usize {
         match self {

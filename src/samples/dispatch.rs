@@ -137,9 +137,7 @@ impl Coalescer {
                 let _ = backoff_until.set(now + backoff);
             }
             let result = result.map_err(|error| match error {
-                MetricError::Prometheus(error) if is_batch && Flow::are_several(&flows) => {
-                    error.without_query().into()
-                }
+                MetricError::Prometheus(error) if is_batch => error.without_query().into(),
                 error => error,
             });
             return FlightOutcome::Completed(result);

@@ -40,6 +40,8 @@ const MAX_RESPONSE: usize = 2 << 20;
 const MAX_EXPECTED_RESPONSE: usize = MAX_RESPONSE / 2;
 /// The parts in which a request is sent that failed. Of so few queries each is sent by itself.
 const PARTS: usize = 4;
+/// Requests of one moment are begun within this time.
+const TOGETHER: Duration = Duration::from_millis(50);
 /// The size from which on decoding a response would block other tasks of the thread, in bytes.
 const LARGE_RESPONSE_BYTES: usize = 1 << 20;
 /// The most bytes of a query in a warning.
@@ -73,14 +75,16 @@ struct Group {
 }
 
 impl Group {
-    /// Whether a request succeeded quickly that was begun then or later.
+    /// Whether a request succeeded quickly that was begun at about that time or later.
     fn served_since(&self, begun: Instant) -> bool {
-        self.served_begun >= Some(begun)
+        self.served_begun.is_some_and(|at| at + TOGETHER >= begun)
     }
 
-    /// A request, begun then, succeeded quickly.
-    fn served(&mut self, begun: Instant) {
-        self.served_begun = Some(begun).max(self.served_begun);
+    /// A request, begun then, succeeded after this time.
+    fn served(&mut self, begun: Instant, took: Duration) {
+        if took <= known_queries::MAX_TIME {
+            self.served_begun = Some(begun).max(self.served_begun);
+        }
     }
 }
 
@@ -199,7 +203,7 @@ impl Joiner {
                 Ok(took) => {
                     match took > known_queries::SLOW {
                         true => self.record_late(group, &keys, begun),
-                        false => self.groups()[group].served(begun),
+                        false => self.groups()[group].served(begun, took),
                     }
                     return true;
                 }
@@ -355,8 +359,8 @@ impl Joiner {
         let group = group_of(&flows);
         let served = || self.groups()[group].served_since(started);
         let mut body = pin!(self.0.client.query(&query, &flows));
-        // Later ones may be served as a stall has ended.
-        let (body, others_were_served) = match timeout(known_queries::SLOW, &mut body).await {
+        // What is served later may be so as a stall has ended.
+        let (body, others_were_served) = match timeout(known_queries::MAX_TIME, &mut body).await {
             Ok(body) => (body, served()),
             Err(_) => {
                 let others_were_served = served();
@@ -370,8 +374,8 @@ impl Joiner {
         if group == USERS || !matches!(result, Err(Error::Memory { .. })) {
             let group = &mut self.groups()[group];
             group.known.answered(key, &result, (took, bytes), others_were_served);
-            if result.is_ok() && took <= known_queries::MAX_TIME {
-                group.served(started);
+            if result.is_ok() {
+                group.served(started, took);
             }
         }
         match &result {
@@ -437,9 +441,7 @@ fn is_of_all(error: &Error, group: usize) -> bool {
 /// Queries for which the error of their request is theirs.
 fn fail(members: Vec<Member>, error: &Error) {
     tracing::warn!(queries = members.len(), %error, "Failed to query Prometheus");
-    let flows: BTreeSet<&Flow> = members.iter().flat_map(|member| &member.flows).collect();
-    let is_of_several = Flow::are_several(flows);
-    let error = if is_of_several { error.without_query() } else { error.clone() };
+    let error = error.without_query();
     for member in members {
         let _ = member.answer.send(Some(Err(error.clone().into())));
     }

@@ -23,8 +23,9 @@ const TOO_MUCH_AGAIN: Duration = Duration::from_secs(600);
 const FEWEST_QUERIES: usize = 4;
 /// The lowest limit of queries per request after late requests, if nothing else succeeded meanwhile.
 const LEAST_AFTER_STALL: usize = 16;
-/// If so many requests with a query fail in a row, though it succeeds by itself, a stall of the server is not the reason.
-const NO_STALL: u8 = 3;
+/// If so many requests with a query failed in a row, after each of which it succeeded by itself, a stall of the server is not the
+/// reason of the next one.
+const NO_STALL: u8 = 2;
 /// After a request that took longer, its queries are measured by themselves again.
 pub const SLOW: Duration = Duration::from_secs(1);
 /// For how long what a query took is believed.
@@ -75,8 +76,10 @@ struct Faults {
     too_much_at: Option<Instant>,
     /// The most queries of a request with it, for a while after that.
     most_queries: u8,
-    /// The failures of requests with it in a row, each of which was too much, or of few.
+    /// The failures in a row of requests with it, after each of which it succeeded by itself.
     failures: u8,
+    /// Whether one failed since it last succeeded.
+    failed: bool,
     /// When the server last failed it by itself as if it were down, if it has not succeeded since.
     told_nothing_at: Option<Instant>,
 }
@@ -89,6 +92,7 @@ impl Default for Faults {
             too_much_at: None,
             most_queries,
             failures: 0,
+            failed: false,
             told_nothing_at: None,
         }
     }
@@ -168,7 +172,7 @@ impl KnownQueries {
             size.took = request_took.mul_f64(part);
             faults.told_nothing_at = None;
             if request_took <= SLOW {
-                faults.failures = 0;
+                (faults.failures, faults.failed) = (0, false);
             }
             let series = table.as_ref().map_or(size.series, Table::series);
             size.response = size.response / size.series.max(1) * series.max(1);
@@ -188,7 +192,7 @@ impl KnownQueries {
     pub fn suspect(&mut self, key: u64, may_be_server: bool, alone: Duration) {
         let Some(Known::Fast { faults, .. }) = self.0.get_mut(&key) else { return };
         let now = Instant::now();
-        faults.failures = faults.failures.saturating_add(1);
+        faults.failed = true;
         let was_suspected = faults.is_suspected(now);
         if was_suspected {
             self.0.put(key, Known::Alone { until: now + alone, spoils: true });
@@ -205,7 +209,7 @@ impl KnownQueries {
             return;
         }
         let now = Instant::now();
-        faults.failures = faults.failures.saturating_add(1);
+        faults.failed = true;
         let may_be_stall = why == TooMuch::OrStalled && faults.failures < NO_STALL;
         let most_queries = most_queries.max(if may_be_stall { LEAST_AFTER_STALL } else { 0 });
         let is_again = faults.too_much_at.is_some_and(|before| begun < before + TOO_MUCH_AGAIN);
@@ -262,6 +266,9 @@ impl KnownQueries {
                     None => {}
                 }
                 faults.told_nothing_at = None;
+                if std::mem::take(&mut faults.failed) {
+                    faults.failures = faults.failures.saturating_add(1);
+                }
                 let spoils = faults.is_suspected(now) || others_were_served;
                 let joinable = is_small(table, response) && !table.is_scalar();
                 match (joinable, took <= MAX_TIME, faults.are_recent(now)) {
@@ -366,6 +373,26 @@ mod tests {
             known.was_too_much(1, Instant::now(), fewer, TooMuch::Long);
             assert_eq!(most(&mut known), Some(fewer));
             tokio::time::advance(Duration::from_secs(1)).await;
+        }
+    }
+
+    /// In an outage it fails by itself, too, or finds no seat.
+    #[tokio::test(start_paused = true)]
+    async fn a_row_of_late_requests_is_no_stall_once_the_query_succeeded_after_each() {
+        for (succeeds_alone, few) in [(true, 4), (false, LEAST_AFTER_STALL)] {
+            let mut known = known();
+            for _ in 0..3 {
+                known.was_too_much(1, Instant::now(), 4, TooMuch::OrStalled);
+                if succeeds_alone {
+                    known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0), false);
+                }
+                tokio::time::advance(Duration::from_secs(15)).await;
+            }
+            assert_eq!(most(&mut known), Some(few));
+            for suspected in [true, false] {
+                known.suspect(1, true, ALONE);
+                assert_eq!(known.joinable(1).is_some(), suspected || !succeeds_alone);
+            }
         }
     }
 

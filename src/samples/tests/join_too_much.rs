@@ -82,6 +82,7 @@ async fn requests_that_are_late_now_and_then_end_no_joining() {
         assert_eq!(stalled().await, sent);
         tokio::time::advance(Duration::from_secs(15)).await;
         assert_eq!(ask(&joiner, &seen, &many).await.1, next);
+        tokio::time::advance(Duration::from_secs(15)).await;
     }
     tokio::time::advance(Duration::from_secs(301)).await;
     ask(&joiner, &seen, &many).await;
