@@ -357,15 +357,13 @@ impl Joiner {
     async fn query_alone(&self, key: u64, query: String, flows: Vec<Flow>) -> TableResult {
         let started = Instant::now();
         let group = group_of(&flows);
-        let served = || self.groups()[group].served_since(started);
-        let mut body = pin!(self.0.client.query(&query, &flows));
+        let mut response = pin!(self.0.client.query(&query, &flows));
+        let soon = timeout(known_queries::MAX_TIME, &mut response).await;
         // What is served later may be so as a stall has ended.
-        let (body, others_were_served) = match timeout(known_queries::MAX_TIME, &mut body).await {
-            Ok(body) => (body, served()),
-            Err(_) => {
-                let others_were_served = served();
-                (body.await, others_were_served)
-            }
+        let others_were_served = self.groups()[group].served_since(started);
+        let body = match soon {
+            Ok(body) => body,
+            Err(_) => response.await,
         };
         let took = body.as_ref().map_or_else(|_| started.elapsed(), Body::took);
         let bytes = body.as_ref().map_or(0, Body::bytes);

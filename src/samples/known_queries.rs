@@ -193,8 +193,7 @@ impl KnownQueries {
         let Some(Known::Fast { faults, .. }) = self.0.get_mut(&key) else { return };
         let now = Instant::now();
         faults.failed = true;
-        let was_suspected = faults.is_suspected(now);
-        if was_suspected {
+        if faults.is_suspected(now) {
             self.0.put(key, Known::Alone { until: now + alone, spoils: true });
         } else if !may_be_server || faults.failures >= NO_STALL {
             faults.suspected_until = Some(now + SUSPECTED);
