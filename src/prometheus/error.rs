@@ -204,6 +204,23 @@ mod tests {
         assert!(matches!(of(422, store), Error::Unavailable { status: 422, .. }));
     }
 
+    /// A query may be a bare name, and a message of any length may be cut.
+    #[test]
+    fn no_message_of_what_was_sent_together_is_shown() {
+        let message = || "metric hits might be no counter".to_owned();
+        let errors = [
+            Error::Partial(message()),
+            Error::Unavailable { status: 422, message: message() },
+            Error::Unavailable { status: 503, message: "x".repeat(MAX_UNREAD - 1) },
+        ];
+        for error in errors {
+            let shown = error.without_query();
+            assert_eq!(std::mem::discriminant(&shown), std::mem::discriminant(&error));
+            let text = shown.to_string();
+            assert!(!text.contains("hits") && !text.contains("xx"), "{text}");
+        }
+    }
+
     #[test]
     fn a_text_is_cut_between_characters() {
         assert_eq!(shortened("abc", 3), "abc");

@@ -164,6 +164,24 @@ async fn queries_of_which_no_two_can_share_a_request_are_sent_by_themselves() {
     }
 }
 
+/// As of a server that is scheduled late: it serves fewer queries in a request no sooner.
+#[tokio::test(start_paused = true)]
+async fn requests_that_are_slow_by_chance_become_no_smaller() {
+    let (joiner, seen) = joiner();
+    let many = hits(0..500, "_all");
+    ask(&joiner, &seen, &many).await;
+    seen.lock().unwrap().bad = Bad::SlowAtTimes;
+    let mut sent = 0;
+    for _ in 0..240 {
+        let (results, requests) = ask(&joiner, &seen, &many).await;
+        assert!(results.iter().all(Result::is_ok));
+        sent += requests;
+        tokio::time::advance(Duration::from_secs(15)).await;
+    }
+    // Eight, and those of the queries that are measured by themselves after a slow one.
+    assert!(sent <= 240 * 65, "{sent}");
+}
+
 /// It costs those beside it: few of them, and not for ever.
 #[tokio::test(start_paused = true)]
 async fn a_query_that_is_late_only_among_others_is_set_apart() {
