@@ -92,18 +92,17 @@ impl Error {
         matches!(self, Self::Partial(_) | Self::Unavailable { status: 422, .. })
     }
 
-    /// The same for the callers of several queries that were sent together: without the message of the response if it may quote
+    /// The same for the callers of several queries that were sent together: without the message of the response, which may quote
     /// them.
     #[must_use]
     pub fn without_query(&self) -> Self {
+        let message =
+            || "Plimsoll's log has the message, which may quote others' queries".to_owned();
         match self {
-            // A query has a selector, as it is or encoded; of a longer message the rest may be cut off.
-            Self::Unavailable { status, message }
-                if message.contains(['{', '%']) || message.len() >= MAX_UNREAD =>
-            {
-                let message = "Plimsoll's log has the message, which may quote others' queries";
-                Self::Unavailable { status: *status, message: message.to_owned() }
+            Self::Unavailable { status, .. } => {
+                Self::Unavailable { status: *status, message: message() }
             }
+            Self::Partial(_) => Self::Partial(message()),
             error => error.clone(),
         }
     }

@@ -178,8 +178,8 @@ async fn requests_that_are_slow_by_chance_become_no_smaller() {
         sent += requests;
         tokio::time::advance(Duration::from_secs(15)).await;
     }
-    // Eight, and those of the queries that are measured by themselves after a slow one.
-    assert!(sent <= 240 * 65, "{sent}");
+    // Eight requests. Of a slow one, and every ten minutes, each query is measured by itself: 51 and 13 of a round.
+    assert!(sent <= 240 * 80, "{sent}");
 }
 
 /// It costs those beside it: few of them, and not for ever.
