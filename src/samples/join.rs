@@ -202,7 +202,7 @@ impl Joiner {
             let (members, error) = match self.ask(group, members).await {
                 Ok(took) => {
                     match took > known_queries::SLOW {
-                        true => self.record_late_success(group, &keys, begun),
+                        true => self.record_late(group, &keys, begun),
                         false => self.groups()[group].served(begun, took),
                     }
                     return true;
@@ -305,7 +305,7 @@ impl Joiner {
         let is_own = !matches!(error, Error::Overloaded(_) | Error::Memory { .. });
         let is_of_many = keys.len() > PARTS;
         if error.is_late() {
-            self.record_late(group, keys, begun, keys.len());
+            self.record_late(group, keys, begun);
         } else if is_of_many && matches!(error, Error::TooLong { .. }) {
             self.were_too_much(group, keys, begun, (keys.len().div_ceil(PARTS), TooMuch::Long));
         } else if !is_of_many && is_own {
@@ -314,23 +314,16 @@ impl Joiner {
         is_of_many && is_own && !error.is_late()
     }
 
-    /// Notes that a request succeeded late. Each may, by chance: only of the second one in a row more is learned.
-    fn record_late_success(&self, group: usize, keys: &[u64], begun: Instant) {
-        let mut again = keys.to_vec();
-        again.retain(|key| self.groups()[group].known.succeeded_late(*key));
-        self.record_late(group, &again, begun, keys.len());
-    }
-
-    /// Notes that a request of so many queries, these among them, was late.
-    fn record_late(&self, group: usize, keys: &[u64], begun: Instant, queries: usize) {
-        if queries <= PARTS {
+    /// Notes that a request was late, or succeeded late.
+    fn record_late(&self, group: usize, keys: &[u64], begun: Instant) {
+        if keys.len() <= PARTS {
             return self.suspect(group, keys, begun, (true, known_queries::ALONE_AFTER_OUTAGE));
         }
         let why = match self.groups()[group].served_since(begun) {
             true => TooMuch::Work,
             false => TooMuch::OrStalled,
         };
-        self.were_too_much(group, keys, begun, (queries.div_ceil(PARTS), why));
+        self.were_too_much(group, keys, begun, (keys.len().div_ceil(PARTS), why));
     }
 
     /// Notes that a request of these few queries failed, perhaps because the server did unless others were served since then. If it

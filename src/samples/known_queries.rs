@@ -187,13 +187,6 @@ impl KnownQueries {
         }
     }
 
-    /// A request with this query succeeded late. Returns whether the last one with it failed or was late, too: else it may be
-    /// chance.
-    pub fn succeeded_late(&mut self, key: u64) -> bool {
-        let Some(Known::Fast { faults, .. }) = self.0.get_mut(&key) else { return false };
-        std::mem::replace(&mut faults.failed, true) || faults.failures > 0
-    }
-
     /// A request of few failed, this query among them, perhaps because the server did. The second time it is not joined for
     /// this time.
     pub fn suspect(&mut self, key: u64, may_be_server: bool, alone: Duration) {
