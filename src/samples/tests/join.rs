@@ -25,6 +25,10 @@ pub(super) enum Bad {
     LateJoined,
     /// A request of several with it takes 1.5 s.
     SlowJoined,
+    /// A request with it takes 1.5 s.
+    Slow,
+    /// A request of more queries takes 1.5 s.
+    SlowAbove(usize),
     /// A tenth of all requests takes 1.5 s.
     SlowAtTimes,
     /// It answers with a series that is of no query.
@@ -89,7 +93,9 @@ impl Transport for Server {
             Bad::Down | Bad::Dying => Bad::Down,
             Bad::DownQuoting => Bad::DownQuoting,
             Bad::Status(status) => Bad::Status(status),
-            Bad::SlowAtTimes if is_drawn(seen.requests) => Bad::SlowAtTimes,
+            Bad::SlowAbove(most) if query.matches("hits_").count() > most => Bad::Slow,
+            Bad::SlowAbove(_) => Bad::Fine,
+            Bad::SlowAtTimes if is_drawn(seen.requests) => Bad::Slow,
             Bad::SlowAtTimes => Bad::Fine,
             bad if query.contains("bad") => bad,
             _ => Bad::Fine,
@@ -124,7 +130,7 @@ impl Transport for Server {
         let response = http::Response::builder().status(status).body(body);
         let delay = match bad {
             Bad::Cut => 2 * seen.delay,
-            Bad::SlowAtTimes => Duration::from_millis(1_500),
+            Bad::Slow => Duration::from_millis(1_500),
             Bad::SlowJoined if joined => Duration::from_millis(1_500),
             Bad::CutAtOnce | Bad::CutAlone => Duration::ZERO,
             _ if query.len() > seen.longest.0 => Duration::ZERO,

@@ -164,6 +164,25 @@ async fn queries_of_which_no_two_can_share_a_request_are_sent_by_themselves() {
     }
 }
 
+/// Requests in between are smaller, as long as it is believed what the slow one took, and quick.
+#[tokio::test(start_paused = true)]
+async fn requests_that_are_slow_as_a_whole_become_smaller() {
+    for most in [10, 20, 30] {
+        let (joiner, seen) = joiner();
+        let many = hits(0..64, "_all");
+        ask(&joiner, &seen, &many).await;
+        seen.lock().unwrap().bad = Bad::SlowAbove(most);
+        let mut slow = 0;
+        for _ in 0..120 {
+            let begun = tokio::time::Instant::now();
+            assert!(ask(&joiner, &seen, &many).await.0.iter().all(Result::is_ok));
+            slow += u32::from(begun.elapsed() > Duration::from_secs(1));
+            tokio::time::advance(Duration::from_secs(15)).await;
+        }
+        assert!(slow <= 12, "{most}: {slow}");
+    }
+}
+
 /// As of a server that is scheduled late. It serves fewer queries in a request no sooner, but it can't be told from one
 /// that would: requests become smaller.
 #[tokio::test(start_paused = true)]
@@ -214,24 +233,26 @@ async fn a_query_that_is_late_only_among_others_is_set_apart() {
 
 /// Those beside it would share requests with fewer, and it with as many as before.
 #[tokio::test(start_paused = true)]
-async fn a_query_that_is_late_now_and_then_by_itself_too_costs_few_others() {
-    let (joiner, seen) = joiner();
-    let many = [hits(0..299, "_all"), hits(299..300, "_all_bad")].concat();
-    ask(&joiner, &seen, &many).await;
-    let mut beside = Vec::new();
-    for round in 0..60 {
-        let is_late = round % 6 == 0;
-        seen.lock().unwrap().bad = if is_late { Bad::Late } else { Bad::Fine };
-        let results = ask(&joiner, &seen, &many).await.0;
-        assert!(results[..299].iter().all(Result::is_ok));
-        if is_late {
-            let queries = &seen.lock().unwrap().queries;
-            let with_it = queries.iter().filter(|query| query.contains("bad"));
-            beside.push(with_it.map(|query| query.matches("hits_").count() - 1).sum::<usize>());
+async fn a_query_that_is_late_or_slow_now_and_then_by_itself_too_costs_few_others() {
+    for (at_times, rounds, every) in [(Bad::Late, 1, 6), (Bad::Slow, 2, 4), (Bad::Slow, 2, 8)] {
+        let (joiner, seen) = joiner();
+        let many = [hits(0..299, "_all"), hits(299..300, "_all_bad")].concat();
+        ask(&joiner, &seen, &many).await;
+        let mut beside = Vec::new();
+        for round in 0..60 {
+            let is_late = round % every < rounds;
+            seen.lock().unwrap().bad = if is_late { at_times } else { Bad::Fine };
+            let results = ask(&joiner, &seen, &many).await.0;
+            assert!(results[..299].iter().all(Result::is_ok));
+            if is_late {
+                let queries = &seen.lock().unwrap().queries;
+                let with_it = queries.iter().filter(|query| query.contains("bad"));
+                beside.push(with_it.map(|query| query.matches("hits_").count() - 1).sum::<usize>());
+            }
+            tokio::time::advance(Duration::from_secs(15)).await;
         }
-        tokio::time::advance(Duration::from_secs(15)).await;
+        assert!(beside[1..].iter().all(|beside| *beside <= 3), "{every}: {beside:?}");
     }
-    assert!(beside[1..].iter().all(|beside| *beside <= 3), "{beside:?}");
 }
 
 /// Whose tables may be small.
