@@ -337,7 +337,7 @@ impl Joiner {
     ) {
         let group = &mut self.groups()[group];
         let may_be_server = may_be_server && !group.served_since(begun);
-        keys.iter().for_each(|key| group.known.suspect(*key, may_be_server, alone));
+        keys.iter().for_each(|key| group.known.suspect(*key, keys.len(), may_be_server, alone));
     }
 
     /// Notes that a request of these queries, begun then, was too much at once, and how many may share one, perhaps from now
@@ -350,7 +350,8 @@ impl Joiner {
         (most_queries, why): (usize, TooMuch),
     ) {
         let known = &mut self.groups()[group].known;
-        keys.iter().for_each(|key| known.was_too_much(*key, begun, most_queries, why));
+        let request = (begun, keys.len());
+        keys.iter().for_each(|key| known.was_too_much(*key, request, most_queries, why));
     }
 
     /// Sends a query by itself, and decodes its response.

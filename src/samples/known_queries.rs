@@ -80,6 +80,8 @@ struct Faults {
     failures: u8,
     /// Whether one failed since it last succeeded.
     failed: bool,
+    /// The queries of the last one that failed.
+    failed_queries: u8,
     /// When the server last failed it by itself as if it were down, if it has not succeeded since.
     told_nothing_at: Option<Instant>,
 }
@@ -93,6 +95,7 @@ impl Default for Faults {
             most_queries,
             failures: 0,
             failed: false,
+            failed_queries: 0,
             told_nothing_at: None,
         }
     }
@@ -107,9 +110,20 @@ impl Faults {
         }
     }
 
+    /// The success of fewer than half as many tells nothing of the last one that failed.
+    fn queries_to_clear(&self, now: Instant) -> usize {
+        self.most_queries(now).min(self.failed_queries.into())
+    }
+
     /// Whether it is suspected to spoil requests.
     fn is_suspected(&self, now: Instant) -> bool {
         self.suspected_until.is_some_and(|until| now < until)
+    }
+
+    /// A request of so many queries failed, this one among them.
+    fn failed_with(&mut self, queries: usize) {
+        self.failed = true;
+        self.failed_queries = queries.min(MAX_QUERIES) as u8;
     }
 
     /// Whether a request with this query failed recently, so that the next failure may not be a coincidence.
@@ -171,7 +185,7 @@ impl KnownQueries {
             let Some(Known::Fast { until, size, faults }) = known else { continue };
             size.took = request_took.mul_f64(part);
             faults.told_nothing_at = None;
-            if request_took <= SLOW {
+            if request_took <= SLOW && 2 * tables.len() >= faults.queries_to_clear(now) {
                 (faults.failures, faults.failed) = (0, false);
             }
             let series = table.as_ref().map_or(size.series, Table::series);
@@ -187,12 +201,12 @@ impl KnownQueries {
         }
     }
 
-    /// A request of few failed, this query among them, perhaps because the server did. The second time it is not joined for
-    /// this time.
-    pub fn suspect(&mut self, key: u64, may_be_server: bool, alone: Duration) {
+    /// A request of so few queries failed, this one among them, perhaps because the server did. The second time it is not joined
+    /// for this time.
+    pub fn suspect(&mut self, key: u64, queries: usize, may_be_server: bool, alone: Duration) {
         let Some(Known::Fast { faults, .. }) = self.0.get_mut(&key) else { return };
         let now = Instant::now();
-        faults.failed = true;
+        faults.failed_with(queries);
         if faults.is_suspected(now) {
             self.0.put(key, Known::Alone { until: now + alone, spoils: true });
         } else if !may_be_server || faults.failures >= NO_STALL {
@@ -200,15 +214,21 @@ impl KnownQueries {
         }
     }
 
-    /// A request of many, begun then, was too much at once, this query among them. From the second one on, or at once, requests
-    /// with it have so many for a while: the first may be chance, which strikes all that are under way.
-    pub fn was_too_much(&mut self, key: u64, begun: Instant, most_queries: usize, why: TooMuch) {
+    /// A request of so many queries, begun then, was too much at once, this one among them. From the second one on, or at once,
+    /// requests with it have no more than `most_queries` for a while: the first may be chance, which strikes all that are under way.
+    pub fn was_too_much(
+        &mut self,
+        key: u64,
+        (begun, queries): (Instant, usize),
+        most_queries: usize,
+        why: TooMuch,
+    ) {
         let Some(Known::Fast { faults, .. }) = self.0.get_mut(&key) else { return };
         if faults.too_much_at.is_some_and(|before| begun <= before) {
             return;
         }
         let now = Instant::now();
-        faults.failed = true;
+        faults.failed_with(queries);
         let may_be_stall = why == TooMuch::OrStalled && faults.failures < NO_STALL;
         let most_queries = most_queries.max(if may_be_stall { LEAST_AFTER_STALL } else { 0 });
         let is_again = faults.too_much_at.is_some_and(|before| begun < before + TOO_MUCH_AGAIN);
@@ -340,7 +360,7 @@ mod tests {
         for (seconds, joined) in [(299, false), (301, true)] {
             let mut known = known();
             for _ in 0..2 {
-                known.suspect(1, false, ALONE);
+                known.suspect(1, 1, false, ALONE);
                 assert!(known.joinable(1).is_some() || !joined);
                 succeeds(&mut known);
                 tokio::time::advance(Duration::from_secs(seconds)).await;
@@ -357,19 +377,19 @@ mod tests {
     async fn after_a_second_request_that_was_too_much_fewer_share_one_for_five_minutes() {
         for (seconds, expected) in [(600, 64), (599, 16), (0, 64)] {
             let mut known = known();
-            known.was_too_much(1, Instant::now(), 16, TooMuch::Work);
+            known.was_too_much(1, (Instant::now(), 1), 16, TooMuch::Work);
             assert_eq!(most(&mut known), Some(64));
             succeeds(&mut known);
             tokio::time::advance(Duration::from_secs(seconds)).await;
             known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0), false);
-            known.was_too_much(1, Instant::now(), 16, TooMuch::Work);
+            known.was_too_much(1, (Instant::now(), 1), 16, TooMuch::Work);
             assert_eq!(most(&mut known), Some(expected), "{seconds}");
             tokio::time::advance(FEWER).await;
             assert_eq!(most(&mut known), Some(64));
         }
         let mut known = known();
         for fewer in [16, 4] {
-            known.was_too_much(1, Instant::now(), fewer, TooMuch::Long);
+            known.was_too_much(1, (Instant::now(), 1), fewer, TooMuch::Long);
             assert_eq!(most(&mut known), Some(fewer));
             tokio::time::advance(Duration::from_secs(1)).await;
         }
@@ -381,7 +401,7 @@ mod tests {
         for (succeeds_alone, few) in [(true, 4), (false, LEAST_AFTER_STALL)] {
             let mut known = known();
             for _ in 0..3 {
-                known.was_too_much(1, Instant::now(), 4, TooMuch::OrStalled);
+                known.was_too_much(1, (Instant::now(), 1), 4, TooMuch::OrStalled);
                 if succeeds_alone {
                     known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0), false);
                 }
@@ -389,7 +409,7 @@ mod tests {
             }
             assert_eq!(most(&mut known), Some(few));
             for suspected in [true, false] {
-                known.suspect(1, true, ALONE);
+                known.suspect(1, 1, true, ALONE);
                 assert_eq!(known.joinable(1).is_some(), suspected || !succeeds_alone);
             }
         }
@@ -398,12 +418,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_slow_success_does_not_clear_a_query() {
         let mut known = known();
-        known.suspect(1, false, ALONE);
+        known.suspect(1, 1, false, ALONE);
         known.succeeded([(1, Duration::ZERO)].into_iter(), &[Ok(Table::default())], 2 * SLOW);
         assert!(known.joinable(1).is_none(), "it is measured by itself again");
         known.answered(1, &Ok(Table::default()), (Duration::ZERO, 0), false);
         assert!(known.joinable(1).is_some());
-        known.suspect(1, false, ALONE);
+        known.suspect(1, 1, false, ALONE);
         assert!(known.joinable(1).is_none());
     }
 
