@@ -179,7 +179,8 @@ async fn requests_that_are_slow_as_a_whole_become_smaller() {
             slow += u32::from(begun.elapsed() > Duration::from_secs(1));
             tokio::time::advance(Duration::from_secs(15)).await;
         }
-        assert!(slow <= 12, "{most}: {slow}");
+        // Up to three, and then none for five minutes.
+        assert!(slow <= 120 * 3 / 20, "{most}: {slow}");
     }
 }
 
