@@ -110,7 +110,7 @@ impl Faults {
         }
     }
 
-    /// The success of fewer than half as many tells nothing of the last one that failed.
+    /// The success of fewer than half as many tells nothing of the last one that failed, or of the limit since.
     fn queries_to_clear(&self, now: Instant) -> usize {
         self.most_queries(now).min(self.failed_queries.into())
     }
