@@ -110,9 +110,10 @@ impl Faults {
         }
     }
 
-    /// The success of fewer than half as many tells nothing of the last one that failed, or of the limit since.
-    fn queries_to_clear(&self, now: Instant) -> usize {
-        self.most_queries(now).min(self.failed_queries.into())
+    /// Whether the quick success of a request of so many queries says that the last one that failed did so by chance: not if it
+    /// had less than half of its queries, or of those that a request may have since.
+    fn are_cleared_by(&self, queries: usize, now: Instant) -> bool {
+        2 * queries >= self.most_queries(now).min(self.failed_queries.into())
     }
 
     /// Whether it is suspected to spoil requests.
@@ -185,7 +186,7 @@ impl KnownQueries {
             let Some(Known::Fast { until, size, faults }) = known else { continue };
             size.took = request_took.mul_f64(part);
             faults.told_nothing_at = None;
-            if request_took <= SLOW && 2 * tables.len() >= faults.queries_to_clear(now) {
+            if request_took <= SLOW && faults.are_cleared_by(tables.len(), now) {
                 (faults.failures, faults.failed) = (0, false);
             }
             let series = table.as_ref().map_or(size.series, Table::series);
