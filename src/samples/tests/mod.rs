@@ -5,5 +5,6 @@ mod coalescer;
 mod join;
 mod join_failures;
 mod join_too_much;
+mod proxy;
 mod quotas;
 mod store;
