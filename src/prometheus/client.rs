@@ -110,6 +110,11 @@ impl Client {
         Self { address: Some(address.into()), ..self }
     }
 
+    /// The metrics of its requests.
+    pub fn metrics(&self) -> Option<&Arc<Metrics>> {
+        self.metrics.as_ref()
+    }
+
     /// The same client, with metrics of its requests.
     pub fn counted(self, metrics: Arc<Metrics>) -> Self {
         Self { metrics: Some(metrics), ..self }
@@ -248,7 +253,7 @@ impl Client {
         let given_up =
             within.is_some() && took >= timeout && matches!(result, Err(Error::Timeout(_)));
         if let (Err(error), Some(metrics)) = (&result, &self.metrics) {
-            metrics.queried(if given_up { "given_up" } else { outcome(error) }, took, None);
+            metrics.queried(if given_up { "given_up" } else { error.outcome() }, took, None);
         }
         // A query that is given up, or of a user, may just be slow.
         self.record(&result, given_up || Flow::are_users(flows));
@@ -389,21 +394,5 @@ impl Client {
             StatusCode::OK => Ok((content, reservation)),
             _ => Err(failure(status, &content, timeout)),
         }
-    }
-}
-
-/// The outcome of a request that failed, for the metrics.
-fn outcome(error: &Error) -> &'static str {
-    match error {
-        Error::Unavailable { status: 404, .. } => "answered",
-        Error::Refused(_) => "refused",
-        Error::Unavailable { .. } => "unavailable",
-        Error::Timeout(_) | Error::GatewayTimeout | Error::Overloaded(_) => "timeout",
-        Error::Unreachable(_) | Error::Settings(_) => "unreachable",
-        Error::BrokenOff(_)
-        | Error::InvalidResponse(_)
-        | Error::TooLong { .. }
-        | Error::Partial(_)
-        | Error::Memory { .. } => "unusable",
     }
 }

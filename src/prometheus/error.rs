@@ -92,6 +92,13 @@ impl Error {
         matches!(self, Self::Partial(_) | Self::Unavailable { status: 422, .. })
     }
 
+    /// Whether a proxy may answer so to what it does not pass, such as 403 to one query or to a long one; and to all, such as
+    /// with an expired token.
+    pub fn may_be_of_proxy(&self) -> bool {
+        matches!(self, Self::Unavailable { status: 400..=499, .. })
+            && !matches!(self, Self::Unavailable { status: 401 | 404 | 407 | 422 | 429, .. })
+    }
+
     /// The same for the callers of several queries that were sent together: without the message of the response, which may quote
     /// them.
     #[must_use]
@@ -127,6 +134,22 @@ impl Error {
             | Self::Partial(_)
             | Self::Refused(_)
             | Self::Memory { .. } => false,
+        }
+    }
+
+    /// The outcome of a request that fails so, for the metrics.
+    pub fn outcome(&self) -> &'static str {
+        match self {
+            Self::Unavailable { status: 404, .. } => "answered",
+            Self::Refused(_) => "refused",
+            Self::Unavailable { .. } => "unavailable",
+            Self::Timeout(_) | Self::GatewayTimeout | Self::Overloaded(_) => "timeout",
+            Self::Unreachable(_) | Self::Settings(_) => "unreachable",
+            Self::BrokenOff(_)
+            | Self::InvalidResponse(_)
+            | Self::TooLong { .. }
+            | Self::Partial(_)
+            | Self::Memory { .. } => "unusable",
         }
     }
 }

@@ -10,10 +10,14 @@ const MAX_METADATA: usize = 100;
 ///
 /// # Errors
 /// As [`Error`] says.
-pub async fn metric_kinds(client: &Client, metric: &str) -> Result<MetricKinds, Error> {
+pub async fn metric_kinds(
+    client: &Client,
+    metric: &str,
+    flows: &[Flow],
+) -> Result<MetricKinds, Error> {
     let most = MAX_METADATA.to_string();
     let form = [("metric", metric), ("limit_per_metric", most.as_str())];
-    let kinds = metadata(client, "api/v1/metadata", &form, &[], decode::metric_kinds).await?;
+    let kinds = metadata(client, "api/v1/metadata", &form, flows, decode::metric_kinds).await?;
     // There may be more, of the other type.
     let is_cut = kinds.entries == MAX_METADATA;
     Ok(MetricKinds { counter: kinds.counter || is_cut, other: kinds.other || is_cut, ..kinds })

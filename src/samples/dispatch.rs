@@ -9,11 +9,13 @@ use super::shape_queries::{
 };
 use crate::prometheus::{Error, Flow};
 use crate::promql::cost::{Estimates, Limits};
-use crate::promql::plan::{PlanInput, PlannedQuery, plan};
+use crate::promql::plan::{self, PlanInput, PlannedQuery};
 use crate::promql::shape::{Arguments, QueryShape};
 use futures::FutureExt;
-use futures::future::join_all;
+use futures::future::{self, join_all};
+use futures::stream::{FuturesUnordered, StreamExt};
 use std::collections::BTreeSet;
+use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -96,6 +98,11 @@ impl Coalescer {
             });
             (result, started)
         };
+        let batch = &planned.batch;
+        let is_batch = batch.len() > 1 || planned.is_unfiltered();
+        let may_be_of_proxy =
+            matches!(&result, Err(MetricError::Prometheus(error)) if error.may_be_of_proxy());
+        let is_of_some = is_batch && may_be_of_proxy && self.serves(queries, batch, &flows).await;
         let now = Instant::now();
         let mut state = queries.state();
         if planned.omits_required
@@ -103,8 +110,11 @@ impl Coalescer {
         {
             // The matcher is no remedy for what is true of every query, and makes this one longer.
             let late = error.is_late();
-            let at_once =
-                !error.is_about_server() && !late && !matches!(error, Error::TooLong { .. });
+            let is_of_proxy = matches!(
+                error,
+                Error::TooLong { .. } | Error::Unavailable { status: 401 | 407, .. }
+            ) || error.may_be_of_proxy();
+            let at_once = !error.is_about_server() && !late && !is_of_proxy;
             if at_once || late {
                 state.estimator.required_failed(now);
             }
@@ -114,8 +124,9 @@ impl Coalescer {
             }
         }
         let backoff = self.record(&mut state, &planned, &result, &flows, (started, now));
-        let batch = &planned.batch;
-        let is_batch = batch.len() > 1 || planned.is_unfiltered();
+        if is_of_some && planned.is_unfiltered() {
+            state.estimator.unfiltered_failed(now);
+        }
         let parts = match &result {
             Err(MetricError::Prometheus(error)) if is_batch => match error {
                 Error::Refused(_) | Error::InvalidResponse(_) | Error::TooLong { .. } => {
@@ -124,7 +135,7 @@ impl Coalescer {
                 error if error.may_be_about_some() && batch.len() > 1 => {
                     state.split_partial(batch, now)
                 }
-                error if error.may_be_about_some() => Some(halves(batch)),
+                error if error.may_be_about_some() || is_of_some => Some(halves(batch)),
                 Error::Memory { .. } => {
                     (flows.len() > 1 || planned.is_unfiltered()).then(|| halves(batch))
                 }
@@ -136,6 +147,7 @@ impl Coalescer {
             if let Some(backoff) = backoff {
                 let _ = backoff_until.set(now + backoff);
             }
+            self.count(&result, batch.len());
             let result = result.map_err(|error| match error {
                 MetricError::Prometheus(error) if is_batch => error.without_query().into(),
                 error => error,
@@ -143,15 +155,39 @@ impl Coalescer {
             return FlightOutcome::Completed(result);
         };
         let is_refused = !planned.is_unfiltered()
-            && matches!(
-                &result,
-                Err(MetricError::Prometheus(Error::Refused(_) | Error::InvalidResponse(_)))
-            );
+            && (is_of_some
+                || matches!(
+                    &result,
+                    Err(MetricError::Prometheus(Error::Refused(_) | Error::InvalidResponse(_)))
+                ));
         let parts = self.launch_parts(queries, state, parts, &flows, now);
         if is_refused {
             self.learn_from(queries, planned, &parts);
         }
         FlightOutcome::Split(parts)
+    }
+
+    fn count(&self, result: &TableResult, queries: usize) {
+        let Some(metrics) = &self.metrics else { return };
+        let outcome = match result {
+            Err(MetricError::Prometheus(error)) => error.outcome(),
+            Ok(_) | Err(MetricError::Query(_) | MetricError::Series(_)) => "answered",
+        };
+        metrics.answered(outcome, queries);
+    }
+
+    /// Whether one of two queries of a batch succeeds by itself. They are drawn anew each time, as one may be bad.
+    async fn serves(&self, queries: &ShapeQueries, batch: &[Arguments], flows: &[Flow]) -> bool {
+        let first = RandomState::new().hash_one(()) as usize % batch.len();
+        let both = BTreeSet::from([&batch[first], &batch[(first + 1) % batch.len()]]);
+        let ask = |arguments| {
+            (self.send)(
+                plan::batch(&queries.shape, &[arguments], None, false).query,
+                flows.to_vec(),
+            )
+        };
+        let answers: FuturesUnordered<_> = both.into_iter().map(ask).collect();
+        answers.any(|answer| future::ready(answer.is_ok())).await
     }
 
     /// If all parts of a batch that failed succeed, no query is at fault: together they are too large.
@@ -280,6 +316,7 @@ fn max_backoff(error: &Error) -> Option<Duration> {
         | Error::Partial(_)
         | Error::Unavailable { status: 422, .. }
         | Error::Memory { .. } => Some(MAX_BACKOFF),
+        error if error.may_be_of_proxy() => Some(MAX_BACKOFF),
         Error::Settings(_)
         | Error::Overloaded(_)
         | Error::Unreachable(_)
@@ -299,7 +336,7 @@ fn plan_parts(
         let part: BTreeSet<Arguments> = part.into_iter().collect();
         let none = BTreeSet::new();
         let input = PlanInput { pending: &part, expected: &none, recent: &part };
-        plan(shape, input, estimates, Limits::default())
+        plan::plan(shape, input, estimates, Limits::default())
     };
     parts.into_iter().flat_map(plan_part).collect()
 }

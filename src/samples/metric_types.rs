@@ -5,6 +5,7 @@ use crate::prometheus::{self, Client, Error, Flow, MetricKinds};
 use crate::promql::matcher::label_name;
 use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, type_by_name};
 use crate::promql::quote::quoted;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::OnceCell;
@@ -31,6 +32,8 @@ pub struct MetricTypes {
     last_known: moka::sync::Cache<Key, MetricType>,
     /// A series of each metric of unknown type, by the query.
     tracked: moka::sync::Cache<Arc<str>, Arc<Mutex<TrackedSeries>>>,
+    /// Of the values of labels.
+    hasher: RandomState,
 }
 
 /// A metric of all targets, or of those of a namespace.
@@ -46,9 +49,11 @@ type TypeLookup = Result<MetricKinds, Arc<Error>>;
 
 /// A series that may decrease, which a counter does not.
 struct TrackedSeries {
-    /// The value of the label that identifies it.
-    label_value: String,
+    /// The hash of the value of the label that identifies it, which may be long.
+    label_value: u64,
     last: f64,
+    /// The time of the last response that was observed.
+    observed: Instant,
     /// The time of the last decrease.
     since: Instant,
     /// The increases since then.
@@ -65,6 +70,8 @@ const ERROR_TTL: Duration = Duration::from_secs(2);
 const LAST_KNOWN_IDLE: Duration = Duration::from_secs(6 * 3600);
 /// How long a series must not decrease to look like a counter.
 const COUNTER_TIME: Duration = Duration::from_secs(3600);
+/// How often its series are looked at.
+const OBSERVED_EVERY: Duration = Duration::from_secs(1);
 /// How often it must increase in that time.
 const COUNTER_INCREASES: u32 = 10;
 /// The bytes of each of the three caches: some 6,000 names.
@@ -128,7 +135,8 @@ impl MetricTypes {
             })
             .time_to_idle(COUNTER_TIME)
             .build();
-        Self { prometheus, lookups, last_error: Mutex::default(), last_known, tracked }
+        let (last_error, hasher) = (Mutex::default(), RandomState::new());
+        Self { prometheus, lookups, last_error, last_known, tracked, hasher }
     }
 
     /// The type of a metric for autoscalers of a namespace: by its name, else by its metadata, else the last known type.
@@ -150,11 +158,16 @@ impl MetricTypes {
         let of_all = Key { metric: metric.into(), namespace: "".into() };
         let of_own = Key { namespace: namespace.into(), ..of_all.clone() };
         let last_known = || self.last_known.get(&of_own).or_else(|| self.last_known.get(&of_all));
-        let all =
-            match self.lookup(&of_all, prometheus::metric_kinds(&self.prometheus, metric)).await {
-                Ok(kinds) => kinds,
-                Err(error) => return last_known().map(Some).ok_or(error),
-            };
+        // The namespace that asks first pays: with names without end it takes nobody else's turn.
+        let flows = match namespace {
+            "" => Vec::new(),
+            _ => vec![Flow::Namespace(namespace.into())],
+        };
+        let of_targets = prometheus::metric_kinds(&self.prometheus, metric, &flows);
+        let all = match self.lookup(&of_all, of_targets).await {
+            Ok(kinds) => kinds,
+            Err(error) => return last_known().map(Some).ok_or(error),
+        };
         if let Some(known) = agreed(all) {
             self.last_known.insert(of_all, known);
             return Ok(Some(known));
@@ -163,7 +176,6 @@ impl MetricTypes {
             return Ok(last_known());
         }
         let targets = format!("{{{}={}}}", label_name(&queries.namespace_label), quoted(namespace));
-        let flows = [Flow::Namespace(namespace.into())];
         let own = prometheus::target_kinds(&self.prometheus, metric, &targets, &flows);
         match self.lookup(&of_own, own).await.map(agreed) {
             Ok(Some(known)) => {
@@ -207,31 +219,45 @@ impl MetricTypes {
         }
     }
 
-    /// Observes the series of a query for a metric of unknown type. One of the series, identified by the
-    /// value of a label, is tracked from response to response.
-    pub fn observe<'a>(
+    /// Observes the series of a query for a metric of unknown type, at most once within [`OBSERVED_EVERY`]: there may be
+    /// thousands of readers of one response. One of the series, identified by the value of a label, is tracked from
+    /// response to response.
+    pub fn observe<'a, S: Iterator<Item = (&'a str, f64)>>(
         &self,
         query: &Arc<str>,
-        series: impl Iterator<Item = (&'a str, f64)> + Clone,
+        series: impl Fn() -> S,
     ) -> TypeWarning {
         let now = Instant::now();
-        let first = || series.clone().min_by(|(a, _), (b, _)| a.cmp(b));
-        let Some((label_value, last)) = first() else { return TypeWarning::UnknownType };
-        let tracked = self.tracked.get_with_by_ref(query, || {
-            let label_value = label_value.to_owned();
-            Arc::new(Mutex::new(TrackedSeries { label_value, last, since: now, increases: 0 }))
-        });
+        let hash = |label_value: &str| self.hasher.hash_one(label_value);
+        let first = || series().min_by(|(a, _), (b, _)| a.cmp(b));
+        let tracked = match self.tracked.get(query) {
+            Some(tracked) => tracked,
+            None => {
+                let Some((label_value, last)) = first() else { return TypeWarning::UnknownType };
+                let label_value = hash(label_value);
+                let new =
+                    TrackedSeries { label_value, last, observed: now, since: now, increases: 0 };
+                self.tracked.get_with_by_ref(query, || Arc::new(Mutex::new(new)))
+            }
+        };
         let mut tracked = tracked.lock().unwrap_or_else(PoisonError::into_inner);
-        match series.clone().find(|(value, _)| *value == tracked.label_value) {
-            // The pod is gone: another is tracked from here on.
-            None => (tracked.label_value, tracked.last) = (label_value.to_owned(), last),
-            Some((_, value)) => {
-                if value < tracked.last {
-                    (tracked.since, tracked.increases) = (now, 0);
-                } else if value > tracked.last {
-                    tracked.increases += 1;
+        if now.duration_since(tracked.observed) >= OBSERVED_EVERY {
+            tracked.observed = now;
+            match series().find(|(value, _)| hash(value) == tracked.label_value) {
+                Some((_, value)) => {
+                    if value < tracked.last {
+                        (tracked.since, tracked.increases) = (now, 0);
+                    } else if value > tracked.last {
+                        tracked.increases += 1;
+                    }
+                    tracked.last = value;
                 }
-                tracked.last = value;
+                // The pod is gone: another is tracked from here on.
+                None => {
+                    if let Some((label_value, last)) = first() {
+                        (tracked.label_value, tracked.last) = (hash(label_value), last);
+                    }
+                }
             }
         }
         if tracked.increases < COUNTER_INCREASES || now.duration_since(tracked.since) < COUNTER_TIME
@@ -260,7 +286,7 @@ mod tests {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let types = MetricTypes::new(Client::new(Options::new("http://127.0.0.1:1")).unwrap());
         let look = |query: &str, series: &[(&str, f64)]| {
-            types.observe(&query.into(), series.iter().copied())
+            types.observe(&query.into(), || series.iter().copied())
         };
         let mut minutes = None;
         for minute in 0..90_u32 {
@@ -277,5 +303,23 @@ mod tests {
             tokio::time::advance(Duration::from_secs(60)).await;
         }
         assert_eq!(minutes, Some(60));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn of_a_thousand_readers_one_looks_at_the_series() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let types = MetricTypes::new(Client::new(Options::new("http://127.0.0.1:1")).unwrap());
+        let looked = std::cell::Cell::new(0);
+        let query = "x".into();
+        for _ in 0..3 {
+            for _ in 0..1_000 {
+                types.observe(&query, || {
+                    looked.set(looked.get() + 1);
+                    [("a", 1.0)].into_iter()
+                });
+            }
+            tokio::time::advance(OBSERVED_EVERY).await;
+        }
+        assert_eq!(looked.get(), 3);
     }
 }

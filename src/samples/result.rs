@@ -51,8 +51,12 @@ impl QueryResult {
 
     /// The series, in the order of the response.
     pub fn iter(&self) -> impl Iterator<Item = SeriesRef<'_>> {
-        let found: Vec<_> = Lookup::new(self, None).rows(None).collect();
-        found.into_iter()
+        self.first(usize::MAX).into_iter()
+    }
+
+    /// The first series, at most so many.
+    pub fn first(&self, most: usize) -> Vec<SeriesRef<'_>> {
+        Lookup::new(self, None).rows(None).take(most).collect()
     }
 
     /// Why one of the series has no valid sample, the greatest reason of several; none if all have

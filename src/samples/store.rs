@@ -107,6 +107,7 @@ impl Store {
     /// may outlive their callers.
     pub fn new(prometheus: Client, max_age: Duration, spawner: Spawner) -> Self {
         let coalescer = Coalescer::new(max_age, sender(&prometheus, &spawner), spawner);
+        let coalescer = coalescer.counted(prometheus.metrics().cloned());
         Self::with(prometheus, coalescer, Caches::new())
     }
 
@@ -115,7 +116,9 @@ impl Store {
     pub fn sharing_budget(&self, prometheus: Client, max_age: Duration) -> Self {
         let Inner { prometheus: base_client, coalescer, caches, .. } = &*self.0;
         let prometheus = prometheus.sharing_budget(base_client);
-        let coalescer = coalescer.sharing_quota(max_age, sender(&prometheus, &coalescer.spawner));
+        let coalescer = coalescer
+            .sharing_quota(max_age, sender(&prometheus, &coalescer.spawner))
+            .counted(prometheus.metrics().cloned());
         Self::with(prometheus, coalescer, caches.clone())
     }
 
@@ -173,12 +176,9 @@ impl Store {
             )));
         }
         if query.metric_type.is_none() {
-            let series: Vec<_> = values
-                .iter()
-                .map(|series| (series.label(label), series.value().as_f64()))
-                .collect();
-            samples.type_warning =
-                Some(self.0.metric_types.observe(&query.text, series.into_iter()));
+            let series =
+                || values.iter().map(|series| (series.label(label), series.value().as_f64()));
+            samples.type_warning = Some(self.0.metric_types.observe(&query.text, series));
         }
         Ok(samples)
     }
@@ -214,10 +214,8 @@ impl Store {
         let mut total = Total::of(samples.values, samples.times)?;
         if metric_type.is_none() {
             // As they are: one that falls below zero is no counter.
-            let values: Vec<_> =
-                total.values.iter().map(|series| ("", series.value().as_f64())).collect();
-            total.type_warning =
-                Some(self.0.metric_types.observe(&query.values, values.into_iter()));
+            let values = || total.values.iter().map(|series| ("", series.value().as_f64()));
+            total.type_warning = Some(self.0.metric_types.observe(&query.values, values));
         }
         Ok(total)
     }

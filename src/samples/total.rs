@@ -17,6 +17,9 @@ pub struct Total {
     pub type_warning: Option<TypeWarning>,
 }
 
+/// The most series that an error counts.
+const MAX_COUNTED: usize = 100;
+
 impl Total {
     /// The value of a query that gives one series at most.
     ///
@@ -27,17 +30,19 @@ impl Total {
         if let Some(reason) = values.invalid_sample() {
             return Err(MetricError::invalid(reason));
         }
-        let mut found = values.iter();
-        let first = found.next();
-        let more = found.count();
-        if more > 0 {
+        // Thousands of metrics may read a response of thousands of series.
+        let found = values.first(MAX_COUNTED + 1);
+        if found.len() > 1 {
+            let many = match found.len() {
+                all @ ..=MAX_COUNTED => all.to_string(),
+                _ => format!("more than {MAX_COUNTED}"),
+            };
             return Err(MetricError::Series(format!(
-                "the query gives {} series: one was expected, as of sum(...), because per is Workload",
-                more + 1
+                "the query gives {many} series: one was expected, as of sum(...), because per is Workload"
             )));
         }
-        let sample = first.map(|series| {
-            let time = times.as_ref().and_then(|times| times.iter().next());
+        let sample = found.first().map(|series| {
+            let time = times.as_ref().and_then(|times| times.first(1).pop());
             let time = time.map_or(series.time(), SeriesRef::as_time);
             ObjectSample { value: Self::counted(series.value()), time }
         });

@@ -81,6 +81,7 @@ pub struct Metrics {
     reloads: Family<OutcomeLabels, Counter>,
     last_reload: Gauge,
     queries: Family<OutcomeLabels, Counter>,
+    prometheus_requests: Family<OutcomeLabels, Counter>,
     listings: Family<ReasonLabels, Counter>,
     query_duration: Histogram,
     response_bytes: Histogram,
@@ -239,6 +240,11 @@ impl Default for Metrics {
                 Gauge::default(),
             ),
             queries: all.add(
+                ("queries", None, "counter", &["outcome"]),
+                "Total number of queries for metrics, however many of them share a request, by outcome as that of plimsoll_prometheus_requests_total; timeout counts those that got no turn in time, too",
+                Family::default(),
+            ),
+            prometheus_requests: all.add(
                 ("prometheus_requests", None, "counter", &["outcome"]),
                 "Total number of requests to Prometheus, by outcome: answered, refused (invalid query), timeout, given_up (a shared request of several queries, or one of them that was to tell whether the server is down, that took longer than 2 s), unreachable, unavailable (another status, such as 401, 429 or 503) or unusable (invalid, broken off, partial, too large, or 413, 414 or 431)",
                 Family::default(),
@@ -413,9 +419,14 @@ impl Metrics {
         self.failing.set(failing as i64);
     }
 
+    /// Counts queries that were sent together by their outcome.
+    pub fn answered(&self, outcome: &'static str, queries: usize) {
+        self.queries.get_or_create(&OutcomeLabels { outcome }).inc_by(queries as u64);
+    }
+
     /// Counts a request to Prometheus by outcome, with its duration and the size of its response.
     pub fn queried(&self, outcome: &'static str, took: Duration, bytes: Option<usize>) {
-        self.queries.get_or_create(&OutcomeLabels { outcome }).inc();
+        self.prometheus_requests.get_or_create(&OutcomeLabels { outcome }).inc();
         self.query_duration.observe(took.as_secs_f64());
         if let Some(bytes) = bytes {
             self.response_bytes.observe(bytes as f64);

@@ -168,7 +168,7 @@ async fn elected<'a>(
 /// is paused.
 async fn lose_prometheus(candidate: &mut Candidate<'_>, prometheus: &prometheus::Client) {
     candidate.prometheus_down_timeout = Duration::ZERO;
-    crate::prometheus::metric_kinds(prometheus, "x").await.unwrap_err();
+    crate::prometheus::metric_kinds(prometheus, "x", &[]).await.unwrap_err();
     tokio::time::pause();
 }
 
