@@ -19,7 +19,6 @@ use crate::promql::plan::{PlanInput, plan, single};
 use crate::promql::shape::{Arguments, QueryShape, ShapedQuery};
 use crate::quota::ByteQuota;
 use crate::supervise::Spawner;
-use crate::telemetry::Metrics;
 use futures::FutureExt;
 use futures::future::{BoxFuture, join_all};
 use std::collections::{BTreeMap, BTreeSet};
@@ -60,7 +59,8 @@ pub struct Coalescer {
     /// The bytes of recent queries.
     recent_quota: Arc<RecentQuota>,
     pub(super) spawner: Spawner,
-    pub(super) metrics: Option<Arc<Metrics>>,
+    /// When the server last served neither of two queries that were sent by themselves.
+    pub(super) served_none: tokio::sync::Mutex<Option<Instant>>,
 }
 
 /// The provider of a query's result.
@@ -101,13 +101,8 @@ impl Coalescer {
             .time_to_idle(SHAPE_IDLE)
             .build();
         let shape_quota = Arc::new(ByteQuota::new(USER_SHAPE_BYTES));
-        let (uncached, metrics) = (Arc::default(), None);
-        Self { max_age, send, shapes, shape_quota, uncached, recent_quota, spawner, metrics }
-    }
-
-    /// The same coalescer, with metrics of its queries.
-    pub fn counted(self, metrics: Option<Arc<Metrics>>) -> Self {
-        Self { metrics, ..self }
+        let (uncached, served_none) = (Arc::default(), tokio::sync::Mutex::default());
+        Self { max_age, send, shapes, shape_quota, uncached, recent_quota, spawner, served_none }
     }
 
     fn new_queries(&self, shape: &Arc<QueryShape>, retention: Retention) -> Arc<ShapeQueries> {

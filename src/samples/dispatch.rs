@@ -147,7 +147,6 @@ impl Coalescer {
             if let Some(backoff) = backoff {
                 let _ = backoff_until.set(now + backoff);
             }
-            self.count(&result, batch.len());
             let result = result.map_err(|error| match error {
                 MetricError::Prometheus(error) if is_batch => error.without_query().into(),
                 error => error,
@@ -167,27 +166,23 @@ impl Coalescer {
         FlightOutcome::Split(parts)
     }
 
-    fn count(&self, result: &TableResult, queries: usize) {
-        let Some(metrics) = &self.metrics else { return };
-        let outcome = match result {
-            Err(MetricError::Prometheus(error)) => error.outcome(),
-            Ok(_) | Err(MetricError::Query(_) | MetricError::Series(_)) => "answered",
-        };
-        metrics.answered(outcome, queries);
-    }
-
-    /// Whether one of two queries of a batch succeeds by itself. They are drawn anew each time, as one may be bad.
+    /// Whether one of two queries of a batch succeeds by itself. They are drawn anew each time, as one may be bad. If both
+    /// fail, they do so for the batches of the next seconds, too: thousands may fail together.
     async fn serves(&self, queries: &ShapeQueries, batch: &[Arguments], flows: &[Flow]) -> bool {
+        let mut served_none = self.served_none.lock().await;
+        if served_none.is_some_and(|at| at.elapsed() < MAX_BACKOFF) {
+            return false;
+        }
         let first = RandomState::new().hash_one(()) as usize % batch.len();
         let both = BTreeSet::from([&batch[first], &batch[(first + 1) % batch.len()]]);
         let ask = |arguments| {
-            (self.send)(
-                plan::batch(&queries.shape, &[arguments], None, false).query,
-                flows.to_vec(),
-            )
+            let query = plan::batch(&queries.shape, &[arguments], None, false).query;
+            AssertUnwindSafe((self.send)(query, flows.to_vec())).catch_unwind()
         };
         let answers: FuturesUnordered<_> = both.into_iter().map(ask).collect();
-        answers.any(|answer| future::ready(answer.is_ok())).await
+        let serves = answers.any(|answer| future::ready(matches!(answer, Ok(Ok(_))))).await;
+        *served_none = (!serves).then(Instant::now);
+        serves
     }
 
     /// If all parts of a batch that failed succeed, no query is at fault: together they are too large.

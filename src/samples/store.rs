@@ -11,7 +11,7 @@ use super::result::QueryResult;
 use super::total::Total;
 use crate::cache::{self, Cache};
 use crate::intern::Interner;
-use crate::prometheus::{Client, Flow, InvalidSample};
+use crate::prometheus::{Client, Error, Flow, InvalidSample};
 use crate::promql::guard::GuardError;
 use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, Query, QueryError};
 use crate::promql::shape::{QueryShape, ShapedQuery};
@@ -107,7 +107,6 @@ impl Store {
     /// may outlive their callers.
     pub fn new(prometheus: Client, max_age: Duration, spawner: Spawner) -> Self {
         let coalescer = Coalescer::new(max_age, sender(&prometheus, &spawner), spawner);
-        let coalescer = coalescer.counted(prometheus.metrics().cloned());
         Self::with(prometheus, coalescer, Caches::new())
     }
 
@@ -116,9 +115,7 @@ impl Store {
     pub fn sharing_budget(&self, prometheus: Client, max_age: Duration) -> Self {
         let Inner { prometheus: base_client, coalescer, caches, .. } = &*self.0;
         let prometheus = prometheus.sharing_budget(base_client);
-        let coalescer = coalescer
-            .sharing_quota(max_age, sender(&prometheus, &coalescer.spawner))
-            .counted(prometheus.metrics().cloned());
+        let coalescer = coalescer.sharing_quota(max_age, sender(&prometheus, &coalescer.spawner));
         Self::with(prometheus, coalescer, caches.clone())
     }
 
@@ -232,9 +229,17 @@ impl Store {
             let caller = Caller::user(namespace);
             return Ok(Asked { query, caller, metric_type: Some(MetricType::Gauge) });
         }
-        let metric_type = self.0.metric_types.of(queries, &metric.metric, namespace).await?;
+        let metric_type = self.0.metric_types.of(queries, &metric.metric, namespace).await;
+        let metric_type = metric_type.inspect_err(|error| self.count(Some(error)))?;
         let query = queries.query(metric, metric_type.unwrap_or(MetricType::Gauge), namespace)?;
         Ok(Asked { query, caller: Caller::of(namespace), metric_type })
+    }
+
+    /// Counts an answer.
+    fn count(&self, error: Option<&Error>) {
+        if let Some(metrics) = self.0.prometheus.metrics() {
+            metrics.answered(error.map_or("answered", Error::outcome));
+        }
     }
 
     /// The guarded query for a user's query. Guarded queries and refusals are cached.
@@ -352,7 +357,12 @@ impl Store {
         caller: &Caller,
     ) -> Result<QueryResult, MetricError> {
         let coalescer = &self.0.coalescer;
-        let table = coalescer.get(&shaped, caller).await?;
+        let table = coalescer.get(&shaped, caller).await;
+        self.count(match &table {
+            Err(MetricError::Prometheus(error)) => Some(error),
+            _ => None,
+        });
+        let table = table?;
         let handle = QueryHandle::new(coalescer.clone(), caller.clone(), shaped);
         let result = QueryResult::new(table, handle);
         match result.invalid_sample() {

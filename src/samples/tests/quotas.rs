@@ -1,18 +1,15 @@
 //! The memory for shapes and recent queries, with callers that use all that they may.
 
-use super::super::coalesce::{Coalescer, SendQuery};
+use super::super::coalesce::Coalescer;
 use super::super::flight::TableResult;
 use super::super::recent_quota::USER_RECENT_QUERY_BYTES;
 use super::super::{Caller, QueryHandle};
 use super::coalescer::{all, coalescer, empty, failure, get, query, refused};
-use crate::prometheus::{Error, Flow};
+use crate::prometheus::Error;
 use crate::promql::shape::ShapedQuery;
-use crate::supervise::Spawner;
-use futures::FutureExt;
 use futures::future::join_all;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::Instant;
 
 #[tokio::test(start_paused = true)]
 async fn a_query_whose_failure_finds_no_room_is_isolated() {
@@ -180,43 +177,4 @@ async fn a_users_shape_without_room_is_queried_once_per_period() {
         assert_eq!(std::mem::take(&mut *sent.lock().unwrap()).len(), 1);
         tokio::time::sleep(Duration::from_secs(15)).await;
     }
-}
-
-/// A tenant whose turns are all taken sends the query of another tenant, too.
-#[tokio::test(start_paused = true)]
-async fn a_query_waits_for_no_turn_of_another_namespace() {
-    let sent = Arc::new(Mutex::new(0));
-    let seen = sent.clone();
-    let send: SendQuery = Arc::new(move |_, flows| {
-        *seen.lock().unwrap() += 1;
-        let has_turn = !matches!(&flows[..], [Flow::User(one)] if &**one == "evil");
-        async move {
-            if has_turn {
-                tokio::time::sleep(Duration::from_millis(5)).await;
-                return empty();
-            }
-            tokio::time::sleep(Duration::from_secs(5)).await;
-            failure(Error::Overloaded(Duration::from_secs(5)))
-        }
-        .boxed()
-    });
-    let coalescer = Arc::new(Coalescer::new(Duration::from_secs(1), send, Spawner::unowned()));
-    let shared = ShapedQuery::of(r#"sum(queue{namespace="infra"})"#);
-    let (of, query) = (coalescer.clone(), shared.clone());
-    let evil = tokio::spawn(async move {
-        loop {
-            let _ = of.get(&query, &Caller::user("evil")).await;
-            tokio::time::sleep(Duration::from_millis(300)).await;
-        }
-    });
-    let callers: Vec<Caller> = (0..100).map(|n| Caller::user(&format!("shop{n}"))).collect();
-    for _ in 0..20 {
-        tokio::time::sleep(Duration::from_millis(15_100)).await;
-        let (begun, before) = (Instant::now(), *sent.lock().unwrap());
-        let results = join_all(callers.iter().map(|caller| coalescer.get(&shared, caller))).await;
-        assert!(results.iter().all(Result::is_ok) && begun.elapsed() < Duration::from_millis(100));
-        // All others ask together.
-        assert!(*sent.lock().unwrap() - before <= 2);
-    }
-    evil.abort();
 }
