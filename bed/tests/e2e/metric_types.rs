@@ -30,7 +30,7 @@ fn the_metadata_of_another_namespace_does_not_change_the_type_of_a_metric() {
         .await;
         let prometheus = Client::new(Options::new(&url)).expect("a client");
         eventually("the metadata of both", Duration::from_secs(60), async || {
-            match metric_kinds(&prometheus, "depth").await {
+            match metric_kinds(&prometheus, "depth", &[]).await {
                 Ok(kinds) if kinds.counter && kinds.other => Ok(()),
                 other => Err(format!("{other:?}\n{}", process.tail())),
             }
