@@ -219,7 +219,7 @@ impl MetricTypes {
         }
     }
 
-    /// Observes the series of a query for a metric of unknown type, at most once within [`OBSERVED_EVERY`]: there may be
+    /// Observes the series of a query for a metric of unknown type, at most once a second: there may be
     /// thousands of readers of one response. One of the series, identified by the value of a label, is tracked from
     /// response to response.
     pub fn observe<'a, S: Iterator<Item = (&'a str, f64)>>(
