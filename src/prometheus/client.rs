@@ -110,11 +110,6 @@ impl Client {
         Self { address: Some(address.into()), ..self }
     }
 
-    /// The metrics of its requests.
-    pub fn metrics(&self) -> Option<&Arc<Metrics>> {
-        self.metrics.as_ref()
-    }
-
     /// The same client, with metrics of its requests.
     pub fn counted(self, metrics: Arc<Metrics>) -> Self {
         Self { metrics: Some(metrics), ..self }
@@ -124,6 +119,13 @@ impl Client {
     pub fn count_listing(&self, reason: &'static str) {
         if let Some(metrics) = &self.metrics {
             metrics.listed(reason);
+        }
+    }
+
+    /// Counts an answer to a query for a metric, by its error.
+    pub fn count_answer(&self, error: Option<&Error>) {
+        if let Some(metrics) = &self.metrics {
+            metrics.answered(error.map_or("answered", Error::outcome));
         }
     }
 

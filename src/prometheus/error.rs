@@ -92,8 +92,8 @@ impl Error {
         matches!(self, Self::Partial(_) | Self::Unavailable { status: 422, .. })
     }
 
-    /// Whether a proxy may answer so to what it does not pass, such as 403 to one query or to a long one; and to all, such as
-    /// with an expired token.
+    /// Whether a proxy before Prometheus may have refused this query, for its text or its length, as a web application
+    /// firewall does with 403. With an expired token a proxy answers 403 to every query.
     pub fn may_be_of_proxy(&self) -> bool {
         matches!(self, Self::Unavailable { status: 400..=499, .. })
             && !matches!(self, Self::Unavailable { status: 401 | 404 | 407 | 422 | 429, .. })

@@ -1,7 +1,8 @@
 //! The types of metrics: counters, whose rate is queried, and gauges.
 
+use super::caller::{Caller, flows};
 use crate::cache;
-use crate::prometheus::{self, Client, Error, Flow, MetricKinds};
+use crate::prometheus::{self, Client, Error, MetricKinds};
 use crate::promql::matcher::label_name;
 use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, type_by_name};
 use crate::promql::quote::quoted;
@@ -159,10 +160,7 @@ impl MetricTypes {
         let of_own = Key { namespace: namespace.into(), ..of_all.clone() };
         let last_known = || self.last_known.get(&of_own).or_else(|| self.last_known.get(&of_all));
         // The namespace that asks first pays: with names without end it takes nobody else's turn.
-        let flows = match namespace {
-            "" => Vec::new(),
-            _ => vec![Flow::Namespace(namespace.into())],
-        };
+        let flows = flows(std::iter::once(&Caller::of(namespace)));
         let of_targets = prometheus::metric_kinds(&self.prometheus, metric, &flows);
         let all = match self.lookup(&of_all, of_targets).await {
             Ok(kinds) => kinds,

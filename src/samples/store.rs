@@ -11,7 +11,7 @@ use super::result::QueryResult;
 use super::total::Total;
 use crate::cache::{self, Cache};
 use crate::intern::Interner;
-use crate::prometheus::{Client, Error, Flow, InvalidSample};
+use crate::prometheus::{Client, Flow, InvalidSample};
 use crate::promql::guard::GuardError;
 use crate::promql::query::{MetricType, PodQueries, PrometheusMetric, Query, QueryError};
 use crate::promql::shape::{QueryShape, ShapedQuery};
@@ -230,16 +230,10 @@ impl Store {
             return Ok(Asked { query, caller, metric_type: Some(MetricType::Gauge) });
         }
         let metric_type = self.0.metric_types.of(queries, &metric.metric, namespace).await;
-        let metric_type = metric_type.inspect_err(|error| self.count(Some(error)))?;
+        let metric_type =
+            metric_type.inspect_err(|error| self.0.prometheus.count_answer(Some(error)))?;
         let query = queries.query(metric, metric_type.unwrap_or(MetricType::Gauge), namespace)?;
         Ok(Asked { query, caller: Caller::of(namespace), metric_type })
-    }
-
-    /// Counts an answer.
-    fn count(&self, error: Option<&Error>) {
-        if let Some(metrics) = self.0.prometheus.metrics() {
-            metrics.answered(error.map_or("answered", Error::outcome));
-        }
     }
 
     /// The guarded query for a user's query. Guarded queries and refusals are cached.
@@ -358,7 +352,7 @@ impl Store {
     ) -> Result<QueryResult, MetricError> {
         let coalescer = &self.0.coalescer;
         let table = coalescer.get(&shaped, caller).await;
-        self.count(match &table {
+        self.0.prometheus.count_answer(match &table {
             Err(MetricError::Prometheus(error)) => Some(error),
             _ => None,
         });
