@@ -30,6 +30,70 @@ async fn a_query_that_a_proxy_does_not_pass_fails_no_other() {
     }
 }
 
+/// They are next to each other in every part of a batch.
+#[tokio::test(start_paused = true)]
+async fn two_neighbours_that_a_proxy_does_not_pass_fail_no_other() {
+    let (coalescer, sent) = coalescer(|query| {
+        let names = query.split(['"', '|']);
+        if names.into_iter().any(|name| ["a0", "a1"].contains(&name)) {
+            refusal(403)
+        } else {
+            empty()
+        }
+    });
+    for round in 0..40 {
+        sent.lock().unwrap().clear();
+        let results = all(&coalescer, 0..50).await;
+        let failed: Vec<usize> = (0..50).filter(|app| results[*app].is_err()).collect();
+        assert_eq!(failed, [0, 1], "round {round}");
+        let sent = sent.lock().unwrap().len();
+        assert!(round < 2 || sent <= 3, "round {round}: {sent}");
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+}
+
+/// Another tenant's queries, all of which a proxy does not pass, come three seconds before.
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_which_all_are_refused_fails_no_query_of_another() {
+    let (coalescer, _) =
+        coalescer(|query| match query.contains("passwd") || query.contains("a7") {
+            true => refusal(403),
+            false => empty(),
+        });
+    let blocked = |app: usize| format!(r#"max by (pod) (y{{path="passwd{app}"}})"#);
+    for round in 0..10 {
+        let of_other = join_all((0..2).map(async |app| get(&coalescer, &blocked(app)).await)).await;
+        assert!(of_other.iter().all(Result::is_err));
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        let results = all(&coalescer, 0..50).await;
+        let failed: Vec<usize> = (0..50).filter(|app| results[*app].is_err()).collect();
+        assert_eq!(failed, [7], "round {round}");
+        tokio::time::sleep(Duration::from_secs(12)).await;
+    }
+}
+
+/// A rule against `|`, which only batches have.
+#[tokio::test(start_paused = true)]
+async fn where_a_proxy_passes_no_batch_each_query_is_sent_by_itself() {
+    let (coalescer, sent) = coalescer(|query| match query.contains('|') {
+        true => refusal(403),
+        false => empty(),
+    });
+    let ask = async |n: usize| get(&coalescer, &format!("{} + {}", query(n), n % 5)).await;
+    for _ in 0..3 {
+        sent.lock().unwrap().clear();
+        let began = tokio::time::Instant::now();
+        let results = join_all((0..200).map(&ask)).await;
+        assert!(results.iter().all(Result::is_ok));
+        // Five trees of 40 leaves, and what is asked to see whether the proxy passes anything.
+        let sent = sent.lock().unwrap().len();
+        assert!(sent <= 5 * (79 + 2), "{sent}");
+        // A request takes 5 ms.
+        assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn queries_too_long_for_a_proxy_that_answers_403_are_sent_in_smaller_parts() {
     let (coalescer, sent) = coalescer(|query| match query.len() > 200 {
@@ -54,20 +118,20 @@ async fn with_an_expired_token_no_batch_is_split() {
             false => empty(),
         });
         let required = |app: usize| query(app).replace("})", r#",pod!=""})"#);
-        // Of ten shapes, at the same time.
-        let ask = async |n: usize| get(&coalescer, &format!("{} + {}", required(n), n % 10)).await;
-        let round = async || join_all((0..60).map(&ask)).await;
+        // Of forty shapes, at the same time.
+        let ask = async |n: usize| get(&coalescer, &format!("{} + {}", required(n), n % 40)).await;
+        let round = async || join_all((0..240).map(&ask)).await;
         for _ in 0..20 {
             assert!(round().await.iter().all(Result::is_err));
             tokio::time::sleep(Duration::from_secs(15)).await;
         }
-        // Two of them all by themselves, to see whether it is the proxy.
+        // Some of them by themselves, to see whether it is the proxy.
         let many = sent.lock().unwrap().len();
-        assert!(many <= 20 * (10 + 2), "{status}: {many}");
+        assert!(many <= 20 * (40 + 16), "{status}: {many}");
         assert!(!sent.lock().unwrap().iter().any(|query| query.contains("pod!=")), "{status}");
         *expired.lock().unwrap() = false;
         sent.lock().unwrap().clear();
         assert!(round().await.iter().all(Result::is_ok));
-        assert_eq!(sent.lock().unwrap().len(), 10);
+        assert_eq!(sent.lock().unwrap().len(), 40);
     }
 }

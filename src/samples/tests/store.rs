@@ -6,6 +6,7 @@ use crate::fake;
 use crate::prometheus::{Client, Error, Flow, Options};
 use crate::promql::query::{MetricType, Per, PrometheusMetric};
 use crate::supervise::Spawner;
+use crate::telemetry::Metrics;
 use axum::Router;
 use futures::future::join_all;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -221,6 +222,27 @@ async fn a_server_that_refuses_the_token_counts_as_failing() {
         assert!(client.query("up", &[]).await.is_err());
         assert_eq!(client.failing_for().is_none(), serves, "{status}");
     }
+}
+
+/// The alerts compare the failures with all of them.
+#[tokio::test]
+async fn a_query_is_counted_as_often_as_it_is_sent_not_as_it_is_read() {
+    use axum::http::StatusCode;
+    let router = Router::new().fallback(async || (StatusCode::NOT_FOUND, "default backend"));
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let metrics = Arc::new(Metrics::default());
+    let client = Client::new(Options::new(&url)).unwrap().counted(metrics.clone());
+    let store = store(client);
+    for _ in 0..10 {
+        assert!(pods(&store, "requests_total").await.is_err());
+    }
+    let text = metrics.prometheus_text();
+    // A wrong path of the address answers 404 to everything.
+    assert!(text.contains("plimsoll_queries_total{outcome=\"unavailable\"} 1\n"), "{text}");
+    assert!(!text.contains("plimsoll_queries_total{outcome=\"answered\"}"), "{text}");
 }
 
 #[tokio::test]
