@@ -122,10 +122,16 @@ impl Client {
         }
     }
 
-    /// Counts an answer to a query for a metric, by its error.
-    pub fn count_answer(&self, error: Option<&Error>) {
+    /// Counts queries for metrics by the error of their result.
+    pub fn count_queries(&self, queries: usize, error: Option<&Error>) {
+        let outcome = match error {
+            // An answer to a request for metadata alone.
+            Some(Error::Unavailable { .. }) => "unavailable",
+            Some(error) => error.outcome(),
+            None => "answered",
+        };
         if let Some(metrics) = &self.metrics {
-            metrics.answered(error.map_or("answered", Error::outcome));
+            metrics.count_queries(queries, outcome);
         }
     }
 

@@ -16,9 +16,9 @@ use tokio::time::Instant;
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Flow {
     /// Queries of the administrator's templates and rules for several namespaces
-    /// together, requests for metadata, and listings of series.
+    /// together, and listings of series.
     Shared,
-    /// Queries of templates and rules for one namespace.
+    /// Queries of templates and rules for one namespace, and the look-ups of types that it asks for first.
     Namespace(Arc<str>),
     /// Users' own queries of this namespace.
     User(Arc<str>),

@@ -8,12 +8,13 @@
 use super::caller::{Caller, Reader, flows};
 use super::flight::{Flight, TableResult};
 use super::recent_quota::RecentQuota;
+use super::serving::Serving;
 use super::shape_queries::{
     Known, PendingQuery, PlanFuture, RecentQuery, Retention, ShapeQueries, ShapeState,
     UncachedShapes, recent_bytes,
 };
 use crate::cache;
-use crate::prometheus::{Error, Flow};
+use crate::prometheus::{Client, Error, Flow};
 use crate::promql::cost::Limits;
 use crate::promql::plan::{PlanInput, plan, single};
 use crate::promql::shape::{Arguments, QueryShape, ShapedQuery};
@@ -59,8 +60,9 @@ pub struct Coalescer {
     /// The bytes of recent queries.
     recent_quota: Arc<RecentQuota>,
     pub(super) spawner: Spawner,
-    /// When the server last served neither of two queries that were sent by themselves.
-    pub(super) served_none: tokio::sync::Mutex<Option<Instant>>,
+    pub(super) serving: Serving,
+    /// What counts the queries.
+    pub(super) client: Option<Client>,
 }
 
 /// The provider of a query's result.
@@ -101,8 +103,25 @@ impl Coalescer {
             .time_to_idle(SHAPE_IDLE)
             .build();
         let shape_quota = Arc::new(ByteQuota::new(USER_SHAPE_BYTES));
-        let (uncached, served_none) = (Arc::default(), tokio::sync::Mutex::default());
-        Self { max_age, send, shapes, shape_quota, uncached, recent_quota, spawner, served_none }
+        let uncached = Arc::default();
+        let (serving, client) = (Serving::default(), None);
+        Self {
+            max_age,
+            send,
+            shapes,
+            shape_quota,
+            uncached,
+            recent_quota,
+            spawner,
+            serving,
+            client,
+        }
+    }
+
+    /// The same, whose queries this client counts.
+    #[must_use]
+    pub fn counted(self, client: Client) -> Self {
+        Self { client: Some(client), ..self }
     }
 
     fn new_queries(&self, shape: &Arc<QueryShape>, retention: Retention) -> Arc<ShapeQueries> {

@@ -147,6 +147,13 @@ impl Coalescer {
             if let Some(backoff) = backoff {
                 let _ = backoff_until.set(now + backoff);
             }
+            if let Some(client) = &self.client {
+                let error = match &result {
+                    Err(MetricError::Prometheus(error)) => Some(error),
+                    _ => None,
+                };
+                client.count_queries(batch.len(), error);
+            }
             let result = result.map_err(|error| match error {
                 MetricError::Prometheus(error) if is_batch => error.without_query().into(),
                 error => error,
@@ -166,23 +173,33 @@ impl Coalescer {
         FlightOutcome::Split(parts)
     }
 
-    /// Whether one of two queries of a batch succeeds by itself. They are drawn anew each time, as one may be bad. If both
-    /// fail, they do so for the batches of the next seconds, too: thousands may fail together.
+    /// Whether the server serves others than this batch: one has succeeded just now, or one of two queries of the batch does
+    /// by itself. They are drawn anew each time, as neighbours may both be bad.
     async fn serves(&self, queries: &ShapeQueries, batch: &[Arguments], flows: &[Flow]) -> bool {
-        let mut served_none = self.served_none.lock().await;
-        if served_none.is_some_and(|at| at.elapsed() < MAX_BACKOFF) {
+        let _trial = self.serving.trials.acquire().await.expect("it is never closed");
+        let now = Instant::now();
+        if self.serving.is_serving(now) {
+            return true;
+        }
+        if !self.serving.may_try(now) {
             return false;
         }
-        let first = RandomState::new().hash_one(()) as usize % batch.len();
-        let both = BTreeSet::from([&batch[first], &batch[(first + 1) % batch.len()]]);
+        let draw = |among: usize| RandomState::new().hash_one(()) as usize % among.max(1);
+        let first = draw(batch.len());
+        let second = (first + 1 + draw(batch.len() - 1)) % batch.len();
+        let both = BTreeSet::from([&batch[first], &batch[second]]);
         let ask = |arguments| {
             let query = plan::batch(&queries.shape, &[arguments], None, false).query;
             AssertUnwindSafe((self.send)(query, flows.to_vec())).catch_unwind()
         };
         let answers: FuturesUnordered<_> = both.into_iter().map(ask).collect();
-        let serves = answers.any(|answer| future::ready(matches!(answer, Ok(Ok(_))))).await;
-        *served_none = (!serves).then(Instant::now);
-        serves
+        let one_succeeds = answers.any(|answer| future::ready(matches!(answer, Ok(Ok(_))))).await;
+        let now = Instant::now();
+        if one_succeeds {
+            self.serving.succeeded(now);
+        }
+        // Others may have been served meanwhile.
+        self.serving.is_serving(now)
     }
 
     /// If all parts of a batch that failed succeed, no query is at fault: together they are too large.
@@ -237,6 +254,7 @@ impl Coalescer {
             Ok(table) => {
                 state.estimator.succeeded(planned, table.series(), now);
                 state.record_success(&planned.batch, started, now);
+                self.serving.succeeded(now);
                 return None;
             }
             Err(MetricError::Prometheus(error)) => error,
@@ -278,8 +296,10 @@ impl Coalescer {
             let since = failed_before.map_or(started, |failure| failure.last.min(started));
             let others_succeeded = state.last_success.is_some_and(|at| at >= since)
                 && (!memory || failed_before.is_some());
-            let isolated =
-                before.is_some() || others_succeeded || matches!(error, Error::Refused(_));
+            let isolated = before.is_some()
+                || others_succeeded
+                || matches!(error, Error::Refused(_))
+                || error.may_be_of_proxy() && self.serving.is_serving(now);
             recent.failure = Some(SingleFailure { last: now, backoff, isolated, partial });
             state.failed_since_success |= !isolated && !memory;
             if isolated {

@@ -159,7 +159,8 @@ impl MetricTypes {
         let of_all = Key { metric: metric.into(), namespace: "".into() };
         let of_own = Key { namespace: namespace.into(), ..of_all.clone() };
         let last_known = || self.last_known.get(&of_own).or_else(|| self.last_known.get(&of_all));
-        // The namespace that asks first pays: with names without end it takes nobody else's turn.
+        // The namespace that asks first pays: names without end wait in its queue. So do those who ask for the same name
+        // meanwhile.
         let flows = flows(std::iter::once(&Caller::of(namespace)));
         let of_targets = prometheus::metric_kinds(&self.prometheus, metric, &flows);
         let all = match self.lookup(&of_all, of_targets).await {
@@ -196,7 +197,11 @@ impl MetricTypes {
         request: impl Future<Output = Result<MetricKinds, Error>>,
     ) -> Result<MetricKinds, Error> {
         let look_up = async || {
-            let lookup = request.await.map_err(|error| self.shared(error));
+            let lookup = request.await.map_err(|error| {
+                // Without it the query of the metric is not sent.
+                self.prometheus.count_queries(1, Some(&error));
+                self.shared(error)
+            });
             let expires = Instant::now() + lookup_ttl(&lookup);
             (lookup, expires)
         };

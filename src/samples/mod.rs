@@ -13,6 +13,7 @@ mod metric_types;
 mod objects;
 mod recent_quota;
 mod result;
+mod serving;
 mod shape_queries;
 mod store;
 mod table;

@@ -121,7 +121,7 @@ impl Store {
 
     fn with(prometheus: Client, coalescer: Coalescer, caches: Caches) -> Self {
         let metric_types = MetricTypes::new(prometheus.clone());
-        let coalescer = Arc::new(coalescer);
+        let coalescer = Arc::new(coalescer.counted(prometheus.clone()));
         Self(Arc::new(Inner { prometheus, coalescer, metric_types, caches }))
     }
 
@@ -229,9 +229,7 @@ impl Store {
             let caller = Caller::user(namespace);
             return Ok(Asked { query, caller, metric_type: Some(MetricType::Gauge) });
         }
-        let metric_type = self.0.metric_types.of(queries, &metric.metric, namespace).await;
-        let metric_type =
-            metric_type.inspect_err(|error| self.0.prometheus.count_answer(Some(error)))?;
+        let metric_type = self.0.metric_types.of(queries, &metric.metric, namespace).await?;
         let query = queries.query(metric, metric_type.unwrap_or(MetricType::Gauge), namespace)?;
         Ok(Asked { query, caller: Caller::of(namespace), metric_type })
     }
@@ -351,12 +349,7 @@ impl Store {
         caller: &Caller,
     ) -> Result<QueryResult, MetricError> {
         let coalescer = &self.0.coalescer;
-        let table = coalescer.get(&shaped, caller).await;
-        self.0.prometheus.count_answer(match &table {
-            Err(MetricError::Prometheus(error)) => Some(error),
-            _ => None,
-        });
-        let table = table?;
+        let table = coalescer.get(&shaped, caller).await?;
         let handle = QueryHandle::new(coalescer.clone(), caller.clone(), shaped);
         let result = QueryResult::new(table, handle);
         match result.invalid_sample() {

@@ -241,7 +241,7 @@ impl Default for Metrics {
             ),
             queries: all.add(
                 ("queries", None, "counter", &["outcome"]),
-                "Total number of queries of decisions and clients for metrics, by outcome as that of plimsoll_prometheus_requests_total, however many share a request or a result; timeout counts those that got no turn in time, too",
+                "Total number of queries for metrics to the server of --prometheus-url, by outcome as that of plimsoll_prometheus_requests_total, however many share a request; timeout counts those that got no turn in time, too, and unavailable 404. A result is counted once, however many read it; failed look-ups of types are counted here, too",
                 Family::default(),
             ),
             prometheus_requests: all.add(
@@ -419,9 +419,9 @@ impl Metrics {
         self.failing.set(failing as i64);
     }
 
-    /// Counts an answer to a query for a metric by outcome.
-    pub fn answered(&self, outcome: &'static str) {
-        self.queries.get_or_create(&OutcomeLabels { outcome }).inc();
+    /// Counts queries for metrics by outcome.
+    pub fn count_queries(&self, queries: usize, outcome: &'static str) {
+        self.queries.get_or_create(&OutcomeLabels { outcome }).inc_by(queries as u64);
     }
 
     /// Counts a request to Prometheus by outcome, with its duration and the size of its response.
