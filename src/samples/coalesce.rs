@@ -383,7 +383,7 @@ impl Coalescer {
             {
                 state.earlier_singles.insert(arguments, known);
             }
-            flights.push(self.launch(queries, &mut state, planned, flows, now));
+            flights.push(self.launch(queries, &mut state, planned, flows, now, None));
         }
         Arc::new(flights)
     }
@@ -402,7 +402,7 @@ impl Coalescer {
             return flight.clone();
         }
         let planned = single(&queries.shape, arguments);
-        self.launch(queries, state, planned, flows(std::iter::once(caller)), now)
+        self.launch(queries, state, planned, flows(std::iter::once(caller)), now, None)
     }
 }
 

@@ -24,9 +24,12 @@ use tokio::time::Instant;
 /// How long after their expiry results are dropped and queries forgotten: those of many that expire one after the other
 /// together.
 const DROP_DELAY: Duration = Duration::from_millis(250);
+/// How long a query of a batch that failed may take to tell whether the server passes any.
+const MAX_TRIAL: Duration = Duration::from_secs(2);
 
 impl Coalescer {
-    /// Starts a planned query. From now on callers find its flight.
+    /// Starts a planned query. From now on callers find its flight. If it is a part of a batch that failed, that was sent
+    /// first at `of_batch`.
     pub(super) fn launch(
         self: &Arc<Self>,
         queries: &Arc<ShapeQueries>,
@@ -34,6 +37,7 @@ impl Coalescer {
         planned: PlannedQuery,
         flows: Vec<Flow>,
         now: Instant,
+        of_batch: Option<Instant>,
     ) -> Flight {
         let (coverage, batch) = (planned.coverage.clone(), planned.batch.clone());
         let single = match batch.as_slice() {
@@ -42,8 +46,9 @@ impl Coalescer {
         };
         let backoff_until = Arc::new(OnceLock::new());
         let (coalescer, of_shape, backoff) = (self.clone(), queries.clone(), backoff_until.clone());
-        let outcome =
-            async move { Arc::new(coalescer.run(&of_shape, planned, flows, &backoff).await) };
+        let outcome = async move {
+            Arc::new(coalescer.run(&of_shape, planned, flows, &backoff, of_batch).await)
+        };
         let outcome = outcome.boxed().shared();
         let flight = Flight::new(coverage, batch, backoff_until, now, outcome.clone());
         // Not for each of the thousands of queries that may start together.
@@ -84,6 +89,7 @@ impl Coalescer {
         planned: PlannedQuery,
         flows: Vec<Flow>,
         backoff_until: &OnceLock<Instant>,
+        of_batch: Option<Instant>,
     ) -> FlightOutcome {
         let (result, started) = {
             let _permit = match planned.batch.len() {
@@ -98,11 +104,12 @@ impl Coalescer {
             });
             (result, started)
         };
-        let batch = &planned.batch;
+        let (batch, since) = (&planned.batch, of_batch.unwrap_or(started));
         let is_batch = batch.len() > 1 || planned.is_unfiltered();
         let may_be_of_proxy =
             matches!(&result, Err(MetricError::Prometheus(error)) if error.may_be_of_proxy());
-        let is_of_some = is_batch && may_be_of_proxy && self.serves(queries, batch, &flows).await;
+        let is_of_some =
+            is_batch && may_be_of_proxy && self.serves(queries, batch, &flows, since).await;
         let now = Instant::now();
         let mut state = queries.state();
         if planned.omits_required
@@ -119,11 +126,11 @@ impl Coalescer {
                 state.estimator.required_failed(now);
             }
             if at_once {
-                let parts = self.launch_parts(queries, state, [planned.batch], &flows, now);
+                let parts = self.launch_parts(queries, state, [planned.batch], &flows, since);
                 return FlightOutcome::Split(parts);
             }
         }
-        let backoff = self.record(&mut state, &planned, &result, &flows, (started, now));
+        let backoff = self.record(&mut state, &planned, &result, &flows, (since, started, now));
         if is_of_some && planned.is_unfiltered() {
             state.estimator.unfiltered_failed(now);
         }
@@ -166,23 +173,29 @@ impl Coalescer {
                     &result,
                     Err(MetricError::Prometheus(Error::Refused(_) | Error::InvalidResponse(_)))
                 ));
-        let parts = self.launch_parts(queries, state, parts, &flows, now);
+        let parts = self.launch_parts(queries, state, parts, &flows, since);
         if is_refused {
             self.learn_from(queries, planned, &parts);
         }
         FlightOutcome::Split(parts)
     }
 
-    /// Whether the server serves others than this batch: one has succeeded just now, or one of two queries of the batch does
-    /// by itself. They are drawn anew each time, as neighbours may both be bad.
-    async fn serves(&self, queries: &ShapeQueries, batch: &[Arguments], flows: &[Flow]) -> bool {
-        let _trial = self.serving.trials.acquire().await.expect("it is never closed");
-        let now = Instant::now();
-        if self.serving.is_serving(now) {
+    /// Whether the server passes any query: one has succeeded since then, or one of two queries of this batch does by itself.
+    /// They are drawn anew each time, as neighbours may both be bad.
+    async fn serves(
+        &self,
+        queries: &ShapeQueries,
+        batch: &[Arguments],
+        flows: &[Flow],
+        since: Instant,
+    ) -> bool {
+        let served = || self.serving.has_served_since(since);
+        if served() {
             return true;
         }
-        if !self.serving.may_try(now) {
-            return false;
+        let _seat = self.serving.seats.acquire().await.expect("it is never closed");
+        if served() || !self.serving.may_try(flows, Instant::now()) {
+            return served();
         }
         let draw = |among: usize| RandomState::new().hash_one(()) as usize % among.max(1);
         let first = draw(batch.len());
@@ -193,13 +206,12 @@ impl Coalescer {
             AssertUnwindSafe((self.send)(query, flows.to_vec())).catch_unwind()
         };
         let answers: FuturesUnordered<_> = both.into_iter().map(ask).collect();
-        let one_succeeds = answers.any(|answer| future::ready(matches!(answer, Ok(Ok(_))))).await;
-        let now = Instant::now();
-        if one_succeeds {
-            self.serving.succeeded(now);
+        let succeeds = answers.any(|answer| future::ready(matches!(answer, Ok(Ok(_)))));
+        if tokio::time::timeout(MAX_TRIAL, succeeds).await.unwrap_or(false) {
+            self.serving.succeeded(Instant::now());
         }
         // Others may have been served meanwhile.
-        self.serving.is_serving(now)
+        served()
     }
 
     /// If all parts of a batch that failed succeed, no query is at fault: together they are too large.
@@ -228,15 +240,16 @@ impl Coalescer {
         state: MutexGuard<'_, ShapeState>,
         parts: impl IntoIterator<Item = Vec<Arguments>>,
         flows: &[Flow],
-        now: Instant,
+        of_batch: Instant,
     ) -> Vec<Flight> {
+        let now = Instant::now();
         let estimates = state.estimator.estimates(now);
         drop(state);
         let parts = plan_parts(&queries.shape, parts, estimates);
         let mut state = queries.state();
         let launch = |part: PlannedQuery| {
             let flows = flows_of(&state, &part).unwrap_or_else(|| flows.to_vec());
-            self.launch(queries, &mut state, part, flows, now)
+            self.launch(queries, &mut state, part, flows, now, Some(of_batch))
         };
         parts.into_iter().map(launch).collect()
     }
@@ -248,7 +261,7 @@ impl Coalescer {
         planned: &PlannedQuery,
         result: &TableResult,
         flows: &[Flow],
-        (started, now): (Instant, Instant),
+        (of_batch, started, now): (Instant, Instant, Instant),
     ) -> Option<Duration> {
         let error = match result {
             Ok(table) => {
@@ -299,7 +312,7 @@ impl Coalescer {
             let isolated = before.is_some()
                 || others_succeeded
                 || matches!(error, Error::Refused(_))
-                || error.may_be_of_proxy() && self.serving.is_serving(now);
+                || error.may_be_of_proxy() && self.serving.has_served_since(of_batch);
             recent.failure = Some(SingleFailure { last: now, backoff, isolated, partial });
             state.failed_since_success |= !isolated && !memory;
             if isolated {

@@ -159,13 +159,20 @@ impl MetricTypes {
         let of_all = Key { metric: metric.into(), namespace: "".into() };
         let of_own = Key { namespace: namespace.into(), ..of_all.clone() };
         let last_known = || self.last_known.get(&of_own).or_else(|| self.last_known.get(&of_all));
+        let failed = |error: Error| {
+            last_known().map(Some).ok_or_else(|| {
+                // The query of the metric is not sent.
+                self.prometheus.count_queries(1, Some(&error));
+                error
+            })
+        };
         // The namespace that asks first pays: names without end wait in its queue. So do those who ask for the same name
         // meanwhile.
         let flows = flows(std::iter::once(&Caller::of(namespace)));
         let of_targets = prometheus::metric_kinds(&self.prometheus, metric, &flows);
         let all = match self.lookup(&of_all, of_targets).await {
             Ok(kinds) => kinds,
-            Err(error) => return last_known().map(Some).ok_or(error),
+            Err(error) => return failed(error),
         };
         if let Some(known) = agreed(all) {
             self.last_known.insert(of_all, known);
@@ -186,7 +193,7 @@ impl MetricTypes {
                     "by the metadata of its targets {metric} is a counter and something else: write a query for it"
                 ))
             }),
-            Err(error) => last_known().map(Some).ok_or(error),
+            Err(error) => failed(error),
         }
     }
 
@@ -197,11 +204,7 @@ impl MetricTypes {
         request: impl Future<Output = Result<MetricKinds, Error>>,
     ) -> Result<MetricKinds, Error> {
         let look_up = async || {
-            let lookup = request.await.map_err(|error| {
-                // Without it the query of the metric is not sent.
-                self.prometheus.count_queries(1, Some(&error));
-                self.shared(error)
-            });
+            let lookup = request.await.map_err(|error| self.shared(error));
             let expires = Instant::now() + lookup_ttl(&lookup);
             (lookup, expires)
         };

@@ -2,35 +2,37 @@
 //! firewall does, or to all of them, as with an expired token.
 
 use super::shape_queries::MAX_BACKOFF;
+use crate::prometheus::Flow;
+use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// For how long a success says that the server passes queries.
-const RECENT: Duration = Duration::from_secs(2);
-/// The most batches without a success of which some queries are sent by themselves within [`MAX_BACKOFF`]: with an expired token
-/// thousands fail together.
-const MAX_TRIALS: u32 = 8;
+/// The most trials of one flow within [`MAX_BACKOFF`], and of all: with an expired token, thousands of batches fail together.
+const MAX_TRIALS_OF_ONE: u32 = 8;
+const MAX_TRIALS: u32 = 64;
+/// The most at the same time. Others wait: one success is for all.
+const TRIALS_AT_ONCE: usize = 8;
 
-/// What a server has answered lately.
+/// What a server has answered lately, and the trials: queries of a batch that failed, sent by themselves.
 pub struct Serving {
+    /// Each trial takes one.
+    pub seats: Semaphore,
     lately: Mutex<Lately>,
-    /// A trial has one.
-    pub trials: Semaphore,
 }
 
 #[derive(Default)]
 struct Lately {
     last_success: Option<Instant>,
-    /// The trials since then, and since when they are counted.
-    trials: u32,
+    /// When the trials were counted from zero.
     since: Option<Instant>,
+    trials: u32,
+    by_flow: HashMap<Flow, u32>,
 }
 
 impl Default for Serving {
     fn default() -> Self {
-        Self { lately: Mutex::default(), trials: Semaphore::new(MAX_TRIALS as usize) }
+        Self { seats: Semaphore::new(TRIALS_AT_ONCE), lately: Mutex::default() }
     }
 }
 
@@ -41,23 +43,26 @@ impl Serving {
 
     /// A query succeeded.
     pub fn succeeded(&self, now: Instant) {
-        *self.lately() = Lately { last_success: Some(now), ..Lately::default() };
+        self.lately().last_success = Some(now);
     }
 
-    /// Whether one did within the last two seconds.
-    pub fn is_serving(&self, now: Instant) -> bool {
-        let last = self.lately().last_success;
-        last.is_some_and(|last| now.saturating_duration_since(last) <= RECENT)
+    /// Whether one did since then.
+    pub fn has_served_since(&self, since: Instant) -> bool {
+        self.lately().last_success.is_some_and(|last| last >= since)
     }
 
-    /// Whether queries of a batch may be sent by themselves to find out.
-    pub fn may_try(&self, now: Instant) -> bool {
+    /// Whether there may be another trial, charged to one of these flows.
+    pub fn may_try(&self, flows: &[Flow], now: Instant) -> bool {
         let mut lately = self.lately();
         if lately.since.is_none_or(|since| now.saturating_duration_since(since) >= MAX_BACKOFF) {
-            (lately.trials, lately.since) = (0, Some(now));
+            let last_success = lately.last_success;
+            *lately = Lately { last_success, since: Some(now), ..Lately::default() };
         }
-        let may = lately.trials < MAX_TRIALS;
-        lately.trials += u32::from(may);
-        may
+        let of = |flow: &Flow| lately.by_flow.get(flow).copied().unwrap_or_default();
+        let free = flows.iter().find(|flow| of(flow) < MAX_TRIALS_OF_ONE).cloned();
+        let Some(flow) = free.filter(|_| lately.trials < MAX_TRIALS) else { return false };
+        lately.trials += 1;
+        *lately.by_flow.entry(flow).or_default() += 1;
+        true
     }
 }

@@ -241,7 +241,7 @@ impl Default for Metrics {
             ),
             queries: all.add(
                 ("queries", None, "counter", &["outcome"]),
-                "Total number of queries for metrics to the server of --prometheus-url, by outcome as that of plimsoll_prometheus_requests_total, however many share a request; timeout counts those that got no turn in time, too, and unavailable 404. A result is counted once, however many read it; failed look-ups of types are counted here, too",
+                "Total number of queries for metrics to the server of --prometheus-url, by outcome as that of plimsoll_prometheus_requests_total, however many share a request; timeout counts those that got no turn in time, too, and unavailable 404. A result is counted once, however many read it; a query that is not sent, as the type of its metric can't be looked up, each time",
                 Family::default(),
             ),
             prometheus_requests: all.add(

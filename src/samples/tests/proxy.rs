@@ -1,8 +1,10 @@
 //! A proxy before Prometheus that lets something not pass.
 
+use super::super::Caller;
 use super::super::flight::TableResult;
 use super::coalescer::{all, coalescer, empty, failure, get, query};
 use crate::prometheus::Error;
+use crate::promql::shape::ShapedQuery;
 use futures::future::join_all;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -60,9 +62,12 @@ async fn a_batch_of_which_all_are_refused_fails_no_query_of_another() {
             true => refusal(403),
             false => empty(),
         });
-    let blocked = |app: usize| format!(r#"max by (pod) (y{{path="passwd{app}"}})"#);
+    // Ten shapes of two queries.
+    let blocked = |n: usize| format!(r#"max by (pod) (y{{path="passwd{n}"}}) + {}"#, n % 10);
+    let ask =
+        async |n: usize| coalescer.get(&ShapedQuery::of(&blocked(n)), &Caller::user("other")).await;
     for round in 0..10 {
-        let of_other = join_all((0..2).map(async |app| get(&coalescer, &blocked(app)).await)).await;
+        let of_other = join_all((0..20).map(&ask)).await;
         assert!(of_other.iter().all(Result::is_err));
         tokio::time::sleep(Duration::from_secs(3)).await;
         let results = all(&coalescer, 0..50).await;
@@ -107,6 +112,31 @@ async fn queries_too_long_for_a_proxy_that_answers_403_are_sent_in_smaller_parts
         tokio::time::sleep(Duration::from_secs(5)).await;
     }
     assert!(sent.lock().unwrap().iter().all(|query| query.len() <= 200));
+}
+
+/// One that has just been accepted.
+#[tokio::test(start_paused = true)]
+async fn when_a_token_expires_no_batch_is_split() {
+    let expired = Arc::new(Mutex::new(false));
+    let state = expired.clone();
+    let (coalescer, sent) = coalescer(move |_| match *state.lock().unwrap() {
+        true => refusal(403),
+        false => empty(),
+    });
+    let many = || sent.lock().unwrap().len();
+    for _ in 0..3 {
+        assert!(all(&coalescer, 0..200).await.iter().all(Result::is_ok));
+        tokio::time::sleep(Duration::from_millis(1_100)).await;
+    }
+    let before = many();
+    *expired.lock().unwrap() = true;
+    assert!(all(&coalescer, 0..200).await.iter().all(Result::is_err));
+    assert!(many() - before <= 1 + 2, "{}", many() - before);
+    tokio::time::sleep(Duration::from_secs(9)).await;
+    *expired.lock().unwrap() = false;
+    let before = many();
+    assert!(all(&coalescer, 0..200).await.iter().all(Result::is_ok));
+    assert_eq!(many() - before, 1);
 }
 
 #[tokio::test(start_paused = true)]
