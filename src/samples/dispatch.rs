@@ -24,7 +24,7 @@ use tokio::time::Instant;
 /// How long after their expiry results are dropped and queries forgotten: those of many that expire one after the other
 /// together.
 const DROP_DELAY: Duration = Duration::from_millis(250);
-/// How long a query of a batch that failed may take to tell whether the server passes any.
+/// How long the trial of a batch that failed takes at most. What refuses all queries does so at once.
 const MAX_TRIAL: Duration = Duration::from_secs(2);
 
 impl Coalescer {
@@ -180,8 +180,8 @@ impl Coalescer {
         FlightOutcome::Split(parts)
     }
 
-    /// Whether the server passes any query: one has succeeded since then, or one of two queries of this batch does by itself.
-    /// They are drawn anew each time, as neighbours may both be bad.
+    /// Whether the server passes any query: one that was sent since then has succeeded, or one of two queries of this batch does
+    /// by itself, or is not refused at once. They are drawn anew each time, as neighbours may both be bad.
     async fn serves(
         &self,
         queries: &ShapeQueries,
@@ -197,6 +197,7 @@ impl Coalescer {
         if served() || !self.serving.may_try(flows, Instant::now()) {
             return served();
         }
+        let sent = Instant::now();
         let draw = |among: usize| RandomState::new().hash_one(()) as usize % among.max(1);
         let first = draw(batch.len());
         let second = (first + 1 + draw(batch.len() - 1)) % batch.len();
@@ -207,8 +208,10 @@ impl Coalescer {
         };
         let answers: FuturesUnordered<_> = both.into_iter().map(ask).collect();
         let succeeds = answers.any(|answer| future::ready(matches!(answer, Ok(Ok(_)))));
-        if tokio::time::timeout(MAX_TRIAL, succeeds).await.unwrap_or(false) {
-            self.serving.succeeded(Instant::now());
+        match tokio::time::timeout(MAX_TRIAL, succeeds).await {
+            Ok(true) => self.serving.succeeded(sent),
+            Ok(false) => {}
+            Err(_) => return true,
         }
         // Others may have been served meanwhile.
         served()
@@ -267,7 +270,7 @@ impl Coalescer {
             Ok(table) => {
                 state.estimator.succeeded(planned, table.series(), now);
                 state.record_success(&planned.batch, started, now);
-                self.serving.succeeded(now);
+                self.serving.succeeded(started);
                 return None;
             }
             Err(MetricError::Prometheus(error)) => error,

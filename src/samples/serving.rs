@@ -8,7 +8,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-/// The most trials of one flow within [`MAX_BACKOFF`], and of all: with an expired token, thousands of batches fail together.
+/// The most trials of one flow within [`MAX_BACKOFF`] and without a success, and of all: with an expired token, thousands of
+/// batches fail together.
 const MAX_TRIALS_OF_ONE: u32 = 8;
 const MAX_TRIALS: u32 = 64;
 /// The most at the same time. Others wait: one success is for all.
@@ -23,8 +24,9 @@ pub struct Serving {
 
 #[derive(Default)]
 struct Lately {
+    /// When the last of the queries that have succeeded was sent.
     last_success: Option<Instant>,
-    /// When the trials were counted from zero.
+    /// The trials without a success, and since when they are counted.
     since: Option<Instant>,
     trials: u32,
     by_flow: HashMap<Flow, u32>,
@@ -41,12 +43,15 @@ impl Serving {
         self.lately.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A query succeeded.
-    pub fn succeeded(&self, now: Instant) {
-        self.lately().last_success = Some(now);
+    /// A query that was sent then has succeeded.
+    pub fn succeeded(&self, sent: Instant) {
+        let mut lately = self.lately();
+        if lately.last_success < Some(sent) {
+            *lately = Lately { last_success: Some(sent), ..Lately::default() };
+        }
     }
 
-    /// Whether one did since then.
+    /// Whether one has that was sent since then: one from before may still have had a valid token.
     pub fn has_served_since(&self, since: Instant) -> bool {
         self.lately().last_success.is_some_and(|last| last >= since)
     }
