@@ -49,7 +49,7 @@ pub fn followed(node: &Node) {
         ))
         .await;
         // Helm does not wait for it: one pod of one may be unavailable.
-        run("kubectl -n demo wait pods --all --for=condition=Ready --timeout=120s").await;
+        run("kubectl -n demo rollout status deployment podinfo --timeout=120s").await;
 
         let started = Instant::now();
         let mut commands = 0;
