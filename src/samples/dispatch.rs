@@ -189,14 +189,11 @@ impl Coalescer {
         flows: &[Flow],
         since: Instant,
     ) -> bool {
-        let served = || self.serving.has_served_since(since);
+        let served = || self.serving.served_since(since);
         if served() {
             return true;
         }
-        let _seat = self.serving.seats.acquire().await.expect("it is never closed");
-        if served() || !self.serving.may_try(flows, Instant::now()) {
-            return served();
-        }
+        let Some(_trial) = self.serving.begin_trial(flows, since).await else { return served() };
         let sent = Instant::now();
         let draw = |among: usize| RandomState::new().hash_one(()) as usize % among.max(1);
         let first = draw(batch.len());
@@ -209,7 +206,7 @@ impl Coalescer {
         let answers: FuturesUnordered<_> = both.into_iter().map(ask).collect();
         let succeeds = answers.any(|answer| future::ready(matches!(answer, Ok(Ok(_)))));
         match tokio::time::timeout(MAX_TRIAL, succeeds).await {
-            Ok(true) => self.serving.succeeded(sent),
+            Ok(true) => self.serving.served(sent),
             Ok(false) => {}
             Err(_) => return true,
         }
@@ -270,7 +267,7 @@ impl Coalescer {
             Ok(table) => {
                 state.estimator.succeeded(planned, table.series(), now);
                 state.record_success(&planned.batch, started, now);
-                self.serving.succeeded(started);
+                self.serving.served(started);
                 return None;
             }
             Err(MetricError::Prometheus(error)) => error,
@@ -315,7 +312,7 @@ impl Coalescer {
             let isolated = before.is_some()
                 || others_succeeded
                 || matches!(error, Error::Refused(_))
-                || error.may_be_of_proxy() && self.serving.has_served_since(of_batch);
+                || error.may_be_of_proxy() && self.serving.served_since(of_batch);
             recent.failure = Some(SingleFailure { last: now, backoff, isolated, partial });
             state.failed_since_success |= !isolated && !memory;
             if isolated {

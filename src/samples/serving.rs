@@ -5,36 +5,35 @@ use super::shape_queries::MAX_BACKOFF;
 use crate::prometheus::Flow;
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::time::Instant;
 
-/// The most trials of one flow within [`MAX_BACKOFF`] and without a success, and of all: with an expired token, thousands of
+/// The most trials of one flow within [`MAX_BACKOFF`] without a success, and of all flows: with an expired token, thousands of
 /// batches fail together.
-const MAX_TRIALS_OF_ONE: u32 = 8;
+const MAX_TRIALS_OF_FLOW: u32 = 8;
 const MAX_TRIALS: u32 = 64;
-/// The most at the same time. Others wait: one success is for all.
-const TRIALS_AT_ONCE: usize = 8;
+/// The most concurrent trials. Other batches wait for them, as the success of one trial is enough.
+const MAX_CONCURRENT_TRIALS: usize = 8;
 
-/// What a server has answered lately, and the trials: queries of a batch that failed, sent by themselves.
+/// What a server has answered lately, and the trials: each sends queries of a batch that failed by themselves.
 pub struct Serving {
-    /// Each trial takes one.
-    pub seats: Semaphore,
+    seats: Semaphore,
     lately: Mutex<Lately>,
 }
 
 #[derive(Default)]
 struct Lately {
-    /// When the last of the queries that have succeeded was sent.
+    /// When the query was sent that succeeded, the latest of all.
     last_success: Option<Instant>,
-    /// The trials without a success, and since when they are counted.
-    since: Option<Instant>,
-    trials: u32,
-    by_flow: HashMap<Flow, u32>,
+    /// When the first of the counted trials began.
+    first_trial: Option<Instant>,
+    /// The trials since the last success, by the flow that each is charged to.
+    trials: HashMap<Flow, u32>,
 }
 
 impl Default for Serving {
     fn default() -> Self {
-        Self { seats: Semaphore::new(TRIALS_AT_ONCE), lately: Mutex::default() }
+        Self { seats: Semaphore::new(MAX_CONCURRENT_TRIALS), lately: Mutex::default() }
     }
 }
 
@@ -43,31 +42,41 @@ impl Serving {
         self.lately.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A query that was sent then has succeeded.
-    pub fn succeeded(&self, sent: Instant) {
+    /// Records the success of a query that was sent then.
+    pub fn served(&self, sent: Instant) {
         let mut lately = self.lately();
         if lately.last_success < Some(sent) {
             *lately = Lately { last_success: Some(sent), ..Lately::default() };
         }
     }
 
-    /// Whether one has that was sent since then: one from before may still have had a valid token.
-    pub fn has_served_since(&self, since: Instant) -> bool {
+    /// Whether a query succeeded that was sent at that time or later. The token of an earlier query may have expired since.
+    pub fn served_since(&self, since: Instant) -> bool {
         self.lately().last_success.is_some_and(|last| last >= since)
     }
 
-    /// Whether there may be another trial, charged to one of these flows.
-    pub fn may_try(&self, flows: &[Flow], now: Instant) -> bool {
+    /// Begins a trial, which ends when the permit is dropped. Returns none if the server has served since that time, or if no
+    /// flow has a trial left.
+    pub async fn begin_trial(&self, flows: &[Flow], since: Instant) -> Option<SemaphorePermit<'_>> {
+        let seat = self.seats.acquire().await.expect("the semaphore is never closed");
+        (!self.served_since(since) && self.reserve_trial(flows, Instant::now())).then_some(seat)
+    }
+
+    /// Counts a trial of the first flow that has one left. Returns whether there is such a flow.
+    fn reserve_trial(&self, flows: &[Flow], now: Instant) -> bool {
         let mut lately = self.lately();
-        if lately.since.is_none_or(|since| now.saturating_duration_since(since) >= MAX_BACKOFF) {
-            let last_success = lately.last_success;
-            *lately = Lately { last_success, since: Some(now), ..Lately::default() };
+        if lately.first_trial.is_none_or(|at| now.saturating_duration_since(at) >= MAX_BACKOFF) {
+            lately.trials.clear();
+            lately.first_trial = Some(now);
         }
-        let of = |flow: &Flow| lately.by_flow.get(flow).copied().unwrap_or_default();
-        let free = flows.iter().find(|flow| of(flow) < MAX_TRIALS_OF_ONE).cloned();
-        let Some(flow) = free.filter(|_| lately.trials < MAX_TRIALS) else { return false };
-        lately.trials += 1;
-        *lately.by_flow.entry(flow).or_default() += 1;
+        let trials = &mut lately.trials;
+        if trials.values().sum::<u32>() >= MAX_TRIALS {
+            return false;
+        }
+        let has_one_left =
+            |flow: &&Flow| trials.get(flow).is_none_or(|count| *count < MAX_TRIALS_OF_FLOW);
+        let Some(flow) = flows.iter().find(has_one_left) else { return false };
+        *trials.entry(flow.clone()).or_default() += 1;
         true
     }
 }
