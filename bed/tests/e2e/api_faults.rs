@@ -105,13 +105,16 @@ fn after_errors_of_kube_apiserver_the_right_scale_is_written() {
         api.stall("watch=true");
         api.end_responses();
         bed.cluster.kubectl(&["-n", "apiserver", "delete", "autoscaler", "untold"]).await;
-        ns.scale("Deployment", "untold", 1).await;
         ns.deployment("late", 1, "queue 20").await;
         at_once(&ns, "late", "queue", 3).await;
         api.fail("watch=true", Fault::expired_watch());
         hits(api, 15, "watches expire again and again").await;
         api.clear();
         ns.wait_replicas("Deployment", "late", FOLLOWS, |replicas| replicas == 3).await;
+        // `late` is known from a list of the Autoscalers that no longer has `untold`. Before that list nothing
+        // told of the deletion, and a change of the scale would have been undone.
+        ns.scale("Deployment", "untold", 1).await;
+        bed.plimsoll.decided(&bed.cluster, 8).await;
         assert_eq!(ns.replicas("Deployment", "untold").await, 1);
         println!("survived: kube-apiserver: watches expired");
     });

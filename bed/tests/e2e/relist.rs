@@ -38,7 +38,6 @@ fn objects_deleted_while_watches_were_down_are_forgotten() {
         kubectl(&["delete", "deployment", "gone"]).await;
         kubectl(&["delete", "pod", &pods().await[0]]).await;
         ns.wait_ready("Deployment", "fewer", 3).await;
-        ns.scale("Deployment", "forgotten", 3).await;
         // As kube-apiserver does if the resource version is too old: status 200, with an error
         // event.
         api.fail("watch=true", Fault::expired_watch());
@@ -56,6 +55,8 @@ fn objects_deleted_while_watches_were_down_are_forgotten() {
             }
         })
         .await;
+        // More than its maximum, which it would undo at once.
+        ns.scale("Deployment", "forgotten", 6).await;
         // A deleted pod does not count as a pod without a metric, which would prevent scaling down.
         for pod in pods().await {
             let shown =
@@ -63,6 +64,7 @@ fn objects_deleted_while_watches_were_down_are_forgotten() {
             ns.patch("pod", &pod, &shown).await;
         }
         ns.wait_replicas("Deployment", "fewer", SOON, |replicas| replicas == 2).await;
-        assert_eq!(ns.replicas("Deployment", "forgotten").await, 3);
+        bed.plimsoll.decided(&bed.cluster, 4).await;
+        assert_eq!(ns.replicas("Deployment", "forgotten").await, 6);
     });
 }
