@@ -208,6 +208,12 @@ async fn only_the_listings_that_failed_are_repeated_and_ever_less_often() {
     // At once, and after 15, 45, 105, 225 and 465 s.
     assert_eq!(asked_after(590).await, [6, 1]);
     assert_eq!(rules.failing().len(), 1);
+    let failing = |count: usize| {
+        let (text, line) =
+            (metrics.prometheus_text(), format!("plimsoll_series_listings_failing {count}\n"));
+        assert!(text.contains(&line), "{line}: {text}");
+    };
+    failing(1);
     // From then on with all others.
     assert_eq!(asked_after(3_000).await, [5, 5]);
     let text = metrics.prometheus_text();
@@ -215,6 +221,10 @@ async fn only_the_listings_that_failed_are_repeated_and_ever_less_often() {
         let line = format!("plimsoll_series_listings_total{{reason=\"{reason}\"}} {count}");
         assert!(text.contains(&line), "{line}: {text}");
     }
+    failing(1);
+    rules.replace(RuleSet::default());
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    failing(0);
     following.abort();
 }
 

@@ -185,6 +185,45 @@ fn the_history_of_an_idle_autoscaler_needs_no_checkpoint() {
     assert_eq!(state.checkpoint(LONGEST_MS + 1, LONGEST_MS), None);
 }
 
+/// As a scrape that came late makes: with the scale kept by a newer recommendation, one for fewer replicas never counts.
+#[test]
+fn it_is_at_rest_if_the_newest_recommendation_keeps_the_replicas_and_none_asks_for_more() {
+    let config = hpa::ControllerConfig::default();
+    let spec = |behavior: serde_json::Value| {
+        let spec = serde_json::json!({"maxReplicas": 9, "minReplicas": 2, "behavior": behavior,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "web"}});
+        Spec::from_api(&serde_json::from_value(spec).unwrap())
+    };
+    let is_at_rest = |spec: &Spec, replicas: i32, recommendations: &[(i64, i32)]| {
+        let mut state = AutoscalerState::default();
+        let of = |(age, replicas): &(i64, i32)| Recommendation {
+            time: 1_000_000 - age * 1_000,
+            replicas: *replicas,
+        };
+        state.history.recommendations = recommendations.iter().map(of).collect();
+        state.is_at_rest(Context::new(spec, &config, 1_000_000), replicas, 1_000_000)
+    };
+    let usual = spec(serde_json::Value::Null);
+    for (replicas, recommendations, rests) in [
+        (5, &[] as &[(i64, i32)], true),
+        (5, &[(0, 5)], true),
+        (5, &[(15, 4), (0, 5)], true),
+        // Places of outdated ones are used again.
+        (5, &[(0, 5), (15, 4)], true),
+        (5, &[(15, 5), (0, 4)], false),
+        (5, &[(0, 4)], false),
+        (5, &[(15, 6), (0, 5)], false),
+        (5, &[(301, 6), (0, 5)], true),
+        (5, &[(301, 4)], true),
+        (9, &[(15, 12), (0, 10)], true),
+        (2, &[(15, 2), (0, 1)], true),
+    ] {
+        assert_eq!(is_at_rest(&usual, replicas, recommendations), rests, "{recommendations:?}");
+    }
+    let delayed = spec(serde_json::json!({"scaleUp": {"stabilizationWindowSeconds": 60}}));
+    assert!(!is_at_rest(&delayed, 5, &[(0, 5)]));
+}
+
 #[test]
 fn only_metrics_that_failed_lead_to_the_fallback() {
     let spec = serde_json::json!({"maxReplicas": 3,

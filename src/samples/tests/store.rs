@@ -3,7 +3,7 @@
 use super::super::{MetricError, MetricTypes, ObjectSamples, Reader, Store, Table};
 use crate::config::Config;
 use crate::fake;
-use crate::prometheus::{Client, Error, Flow, Options};
+use crate::prometheus::{Client, Error, Flow, Options, metric_kinds};
 use crate::promql::query::{MetricType, Per, PrometheusMetric};
 use crate::supervise::Spawner;
 use crate::telemetry::Metrics;
@@ -235,7 +235,7 @@ async fn a_query_is_counted_as_often_as_it_is_sent_not_as_it_is_read() {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let metrics = Arc::new(Metrics::default());
     let client = Client::new(Options::new(&url)).unwrap().counted(metrics.clone());
-    let store = store(client);
+    let store = store(client.clone());
     for _ in 0..10 {
         assert!(pods(&store, "requests_total").await.is_err());
     }
@@ -243,6 +243,16 @@ async fn a_query_is_counted_as_often_as_it_is_sent_not_as_it_is_read() {
     // A wrong path of the address answers 404 to everything.
     assert!(text.contains("plimsoll_queries_total{outcome=\"unavailable\"} 1\n"), "{text}");
     assert!(!text.contains("plimsoll_queries_total{outcome=\"answered\"}"), "{text}");
+    let requests = |outcome: &str, count: usize| {
+        let line = format!("plimsoll_prometheus_requests_total{{outcome=\"{outcome}\"}} {count}\n");
+        assert!(metrics.prometheus_text().contains(&line), "{line}: {}", metrics.prometheus_text());
+    };
+    requests("unavailable", 1);
+    assert!(client.series("up", 0.0, &[]).await.is_err());
+    requests("unavailable", 2);
+    // Not every compatible server has metadata.
+    metric_kinds(&client, "up", &[]).await.unwrap();
+    requests("answered", 1);
 }
 
 #[tokio::test]
