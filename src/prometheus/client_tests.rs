@@ -40,6 +40,25 @@ fn client(
     Client::over(Arc::new(Fake(body)), Options { token, ..options }).unwrap()
 }
 
+/// A proxy that answers one query with this status.
+#[derive(Debug)]
+struct Refusing(u16);
+
+impl Transport for Refusing {
+    fn send(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
+        let status = match String::from_utf8_lossy(request.body()).contains("passwd") {
+            true => self.0,
+            false => 200,
+        };
+        let empty = r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#;
+        let body = stream::iter([Ok(Bytes::from(empty))]).boxed();
+        future::ready(Ok(http::Response::builder().status(status).body(body).unwrap())).boxed()
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_time_limit_is_that_of_the_whole_response_whatever_it_comes_over() {
     let begins = |_| stream::iter([Ok(Bytes::from("{"))]).chain(stream::pending()).boxed();
@@ -68,6 +87,20 @@ async fn a_users_own_query_that_is_late_says_nothing_about_the_server() {
     assert!(!fails(user.clone()).await, "it may just be slow");
     assert!(fails(namespace).await);
     assert!(fails(user).await, "nor is it a sign that the server serves again");
+}
+
+/// A web application firewall refuses one query of a tenant; else the tenant would unseat the leader.
+#[tokio::test(start_paused = true)]
+async fn a_refusal_that_may_be_of_a_proxy_says_nothing_about_the_server() {
+    for flow in [Flow::User("shop".into()), Flow::Namespace("shop".into()), Flow::Shared] {
+        for status in [403, 405, 406] {
+            let options = Options::new("http://prometheus");
+            let client = Client::over(Arc::new(Refusing(status)), options).unwrap();
+            let error = client.query("passwd", std::slice::from_ref(&flow)).await.err();
+            let refused = matches!(error, Some(Error::Unavailable { .. }));
+            assert!(refused && client.failing_for().is_none(), "{flow:?} {error:?}");
+        }
+    }
 }
 
 /// Statuses are written when their text changes.

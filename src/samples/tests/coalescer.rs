@@ -21,8 +21,17 @@ pub(super) fn coalescer(
     respond: impl Fn(&str) -> TableResult + Send + Sync + 'static,
 ) -> (Arc<Coalescer>, Sent) {
     let sent = Sent::default();
-    let (seen, respond) = (sent.clone(), Arc::new(respond));
-    let send: SendQuery = Arc::new(move |query, _| {
+    let send = sending(respond, sent.clone());
+    (Arc::new(Coalescer::new(Duration::from_secs(1), send, Spawner::unowned())), sent)
+}
+
+/// The function for a server, which notes the queries.
+pub(super) fn sending(
+    respond: impl Fn(&str) -> TableResult + Send + Sync + 'static,
+    seen: Sent,
+) -> SendQuery {
+    let respond = Arc::new(respond);
+    Arc::new(move |query, _| {
         let (seen, respond) = (seen.clone(), respond.clone());
         async move {
             seen.lock().unwrap().push(query.clone());
@@ -31,8 +40,7 @@ pub(super) fn coalescer(
             respond(&query)
         }
         .boxed()
-    });
-    (Arc::new(Coalescer::new(Duration::from_secs(1), send, Spawner::unowned())), sent)
+    })
 }
 
 pub(super) async fn get(coalescer: &Arc<Coalescer>, query: &str) -> TableResult {

@@ -1,13 +1,67 @@
 //! A proxy before Prometheus that lets something not pass.
 
 use super::super::Caller;
+use super::super::MetricError;
+use super::super::coalesce::{Coalescer, SendQuery};
 use super::super::flight::TableResult;
-use super::coalescer::{all, coalescer, empty, failure, get, query};
-use crate::prometheus::Error;
+use super::coalescer::{Sent, all, empty, failure, get, query, sending};
+use crate::prometheus::{BodyStream, Client, Error, Options, Transport, TransportError};
 use crate::promql::shape::ShapedQuery;
-use futures::future::join_all;
+use crate::supervise::Spawner;
+use bytes::Bytes;
+use futures::future::{BoxFuture, join_all};
+use futures::{FutureExt, StreamExt};
+use reqwest::Url;
+use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
+use tokio::time::Instant;
+
+/// A server over HTTP.
+struct Server(SendQuery);
+
+impl fmt::Debug for Server {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Server")
+    }
+}
+
+impl Transport for Server {
+    fn send(
+        &self,
+        request: http::Request<Bytes>,
+    ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
+        let url = Url::parse(&request.uri().to_string()).unwrap();
+        let query = url.query_pairs().find(|(name, _)| name == "query").unwrap().1.into_owned();
+        let answer = (self.0)(query, Vec::new());
+        async move {
+            let (status, body) = match answer.await {
+                Ok(_) => (200, EMPTY.to_owned()),
+                Err(MetricError::Prometheus(Error::Unavailable { status, message })) => {
+                    (status, message)
+                }
+                Err(error) => panic!("{error}"),
+            };
+            let body = futures::stream::iter([Ok(Bytes::from(body))]).boxed();
+            Ok(http::Response::builder().status(status).body(body).unwrap())
+        }
+        .boxed()
+    }
+}
+
+const EMPTY: &str = r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#;
+
+/// A coalescer with a server, which its client reaches as well, and all queries that come there.
+fn coalescer(
+    respond: impl Fn(&str) -> TableResult + Send + Sync + 'static,
+) -> (Arc<Coalescer>, Sent) {
+    let sent = Sent::default();
+    let send = sending(respond, sent.clone());
+    let options = Options { get: true, ..Options::new("http://prometheus") };
+    let client = Client::over(Arc::new(Server(send.clone())), options).unwrap();
+    let coalescer = Coalescer::new(Duration::from_secs(1), send, Spawner::unowned());
+    (Arc::new(coalescer.counted(client)), sent)
+}
 
 fn refusal(status: u16) -> TableResult {
     failure(Error::Unavailable { status, message: "<html>Forbidden</html>".to_owned() })
@@ -75,6 +129,97 @@ async fn a_batch_of_which_all_are_refused_fails_no_query_of_another() {
         assert_eq!(failed, [7], "round {round}");
         tokio::time::sleep(Duration::from_secs(12)).await;
     }
+}
+
+/// Nearly all of a batch are one tenant's, and bad.
+#[tokio::test(start_paused = true)]
+async fn one_query_among_many_that_a_proxy_does_not_pass_succeeds() {
+    let (coalescer, _) = coalescer(|query| match query.contains("passwd") {
+        true => refusal(403),
+        false => empty(),
+    });
+    for round in 0..10 {
+        let ask = async |n: usize| {
+            let query = match n {
+                0 => query(0),
+                n => format!(r#"sum by (pod) (x{{app="passwd{n}"}})"#),
+            };
+            coalescer.get(&ShapedQuery::of(&query), &Caller::user("shop")).await
+        };
+        // New ones in each round.
+        let others = round * 50 + 1..round * 50 + 51;
+        let results = join_all(std::iter::once(0).chain(others).map(&ask)).await;
+        assert!(results[0].is_ok(), "round {round}");
+        assert!(results[1..].iter().all(Result::is_err));
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+}
+
+/// Of administrators' rules, which all namespaces use.
+#[tokio::test(start_paused = true)]
+async fn many_batches_of_one_tenant_that_a_proxy_does_not_pass_fail_no_batch_of_all() {
+    let (coalescer, _) =
+        coalescer(|query| match query.contains("passwd") || query.contains("a7") {
+            true => refusal(403),
+            false => empty(),
+        });
+    let ask = async |query: String, namespace: &str| {
+        coalescer.get(&ShapedQuery::of(&query), &Caller::of(namespace)).await
+    };
+    let of_tenant =
+        |n: usize| ask(format!(r#"max by (pod) (y{{k="passwd{n}"}}) + {}"#, n % 20), "");
+    for round in 0..5 {
+        let of_tenant = join_all((0..40).map(of_tenant)).await;
+        assert!(of_tenant.iter().all(Result::is_err));
+        let all = (0..50).map(|app| ask(query(app), if app % 2 == 0 { "shop" } else { "team" }));
+        let results = join_all(all).await;
+        let failed: Vec<usize> = (0..50).filter(|app| results[*app].is_err()).collect();
+        assert_eq!(failed, [7], "round {round}");
+        tokio::time::sleep(Duration::from_secs(15)).await;
+    }
+}
+
+/// What was sent before the token expired and is answered after that tells nothing of the token, though it was sent after
+/// what is refused now.
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_waited_while_the_token_expired_is_not_split() {
+    let expires = Instant::now() + Duration::from_secs(10);
+    let sent = Sent::default();
+    let respond = move |_: &str| match Instant::now() >= expires {
+        true => refusal(403),
+        false => empty(),
+    };
+    let quick = sending(respond, sent.clone());
+    let slow: SendQuery = {
+        let quick = quick.clone();
+        Arc::new(move |query, flows| {
+            let quick = quick.clone();
+            async move {
+                if !query.contains("quick") {
+                    tokio::time::sleep(Duration::from_secs(5)).await;
+                }
+                quick(query, flows).await
+            }
+            .boxed()
+        })
+    };
+    let options = Options { get: true, ..Options::new("http://prometheus") };
+    let client = Client::over(Arc::new(Server(quick)), options).unwrap();
+    let coalescer = Coalescer::new(Duration::from_secs(1), slow, Spawner::unowned());
+    let coalescer = Arc::new(coalescer.counted(client));
+    assert!(all(&coalescer, 0..200).await.iter().all(Result::is_ok));
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let before = sent.lock().unwrap().len();
+    let waits = {
+        let coalescer = coalescer.clone();
+        tokio::spawn(async move { all(&coalescer, 0..200).await })
+    };
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert!(get(&coalescer, "max by (pod) (quick)").await.is_ok());
+    assert!(waits.await.unwrap().iter().all(Result::is_err));
+    // Of the other, of these, and whether the server passes any.
+    let many = sent.lock().unwrap().len() - before;
+    assert!(many <= 3, "{many}");
 }
 
 /// A rule against `|`, which only batches have.
