@@ -126,16 +126,21 @@ impl AutoscalerState {
         self.followed.filter(|(turn, _)| Some(*turn) == self.turn).map(|(_, replicas)| replicas)
     }
 
-    /// Whether a decision at these replicas needs no history: all recommendations within its windows keep them.
+    /// Whether a decision at these replicas needs no history: within its windows the newest recommendation keeps them, and
+    /// none asks for more. One for fewer would count only once the newest has left the window, which it leaves before.
     pub fn is_at_rest(&self, context: Context<'_>, replicas: i32, now: UnixMillis) -> bool {
         let [up, down] = context.windows();
-        let longest = up.max(down);
-        let (bounds, recommendations) = (context.bounds, &self.history.recommendations);
-        let keeps = |one: &Recommendation| {
-            now - one.time > longest || one.replicas.max(bounds.min).min(bounds.max) == replicas
-        };
         // What was not recommended must not delay a scale-up.
-        up == 0 && self.withheld.is_none() && recommendations.iter().all(keeps)
+        if up > 0 || self.withheld.is_some() {
+            return false;
+        }
+        let bounded = |one: &Recommendation| {
+            (one.time, one.replicas.max(context.bounds.min).min(context.bounds.max))
+        };
+        let within = self.history.recommendations.iter().filter(|one| now - one.time <= down);
+        let newest = within.clone().map(bounded).max_by_key(|(time, _)| *time);
+        newest.is_none_or(|(_, newest)| newest == replicas)
+            && within.map(bounded).all(|(_, one)| one <= replicas)
     }
 
     /// The hash of the shape of its first query.

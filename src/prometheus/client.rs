@@ -6,6 +6,7 @@ use super::decode;
 use super::error::failure;
 use super::http::Http;
 use super::queue::{Completion, Flow, RequestQueue};
+use super::serving::Serving;
 use super::transport::{Transport, TransportError};
 use super::{Error, Names, Options, Token};
 use crate::telemetry::Metrics;
@@ -13,7 +14,7 @@ use bytes::Bytes;
 use futures::StreamExt;
 use http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use reqwest::{Method, StatusCode, Url, Version};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -35,11 +36,18 @@ pub struct Client {
     large_of_users: LargeBodies,
     /// Since when all requests have failed.
     failing_since: Arc<Mutex<Option<Instant>>>,
+    serving: Arc<Serving>,
     metrics: Option<Arc<Metrics>>,
 }
 
 /// The longest query in a URL, in bytes. Proxies refuse longer ones.
 const MAX_URL_QUERY: usize = 2048;
+/// What metrics are read by. A server without it has a wrong address.
+const QUERY: &str = "api/v1/query";
+/// A query of no series.
+const PROBE: &str = "vector(1)";
+const SERIES: &str = "api/v1/series";
+const REQUIRED: [&str; 2] = [QUERY, SERIES];
 /// The largest response to users' own queries, in bytes.
 const MAX_USER_RESPONSE: usize = 8 << 20;
 /// The most series of a response to users' own queries. Prometheus leaves out the
@@ -101,6 +109,7 @@ impl Client {
             large: LargeBodies::default(),
             large_of_users: LargeBodies::default(),
             failing_since: Arc::default(),
+            serving: Arc::default(),
             metrics: None,
         })
     }
@@ -122,14 +131,16 @@ impl Client {
         }
     }
 
+    /// Shows of how many series queries the last listing failed.
+    pub fn show_failing_listings(&self, count: usize) {
+        if let Some(metrics) = &self.metrics {
+            metrics.failing_listings(count);
+        }
+    }
+
     /// Counts queries for metrics by the error of their result.
     pub fn count_queries(&self, queries: usize, error: Option<&Error>) {
-        let outcome = match error {
-            // An answer to a request for metadata alone.
-            Some(Error::Unavailable { .. }) => "unavailable",
-            Some(error) => error.outcome(),
-            None => "answered",
-        };
+        let outcome = error.map_or("answered", Error::outcome);
         if let Some(metrics) = &self.metrics {
             metrics.count_queries(queries, outcome);
         }
@@ -178,7 +189,7 @@ impl Client {
             ("limit", MAX_USER_SERIES),
         ];
         let form = if Flow::are_users(flows) { &form[..] } else { &form[..3] };
-        let request = Request { path: "api/v1/query", form, flows, get: self.get };
+        let request = Request { path: QUERY, form, flows, get: self.get };
         self.body_within(request, within).await
     }
 
@@ -212,15 +223,34 @@ impl Client {
             ("limit", MAX_USER_SERIES),
         ];
         let form = if Flow::are_users(flows) { &form[..] } else { &form[..3] };
-        let request = Request { path: "api/v1/series", form, flows, get: self.get };
+        let request = Request { path: SERIES, form, flows, get: self.get };
         self.body(request).await.map(Body::without_place)
     }
 
-    /// For how long all requests have failed; none if the last one succeeded. Users' own queries that were late
-    /// don't count.
+    /// Records that a query that was sent then has succeeded.
+    pub fn served(&self, sent: Instant) {
+        self.serving.served(sent);
+    }
+
+    /// Whether the server serves any query that is sent at this time or later. If none has succeeded, a query of no series
+    /// tells, as a proxy may refuse others for what they are.
+    pub async fn serves(&self, since: Instant) -> bool {
+        let probe = async {
+            let body = self.query(PROBE, &[Flow::Shared]).await;
+            let answer =
+                body.and_then(|body| body.read(|body| decode::read_query_response(body, |_| ())));
+            if answer.as_ref().is_err_and(Error::may_be_of_proxy) {
+                self.fails_since(Instant::now());
+            }
+            answer.is_ok()
+        };
+        self.serving.serves(since, probe).await
+    }
+
+    /// For how long all requests have failed; none if the last one succeeded. Neither users' own queries that were late
+    /// count, nor what a proxy may have refused, unless it [refuses all](Self::serves).
     pub fn failing_for(&self) -> Option<Duration> {
-        let since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
-        since.map(|since| since.elapsed())
+        self.failing_since().map(|since| since.elapsed())
     }
 
     /// The timeout of a request for these flows.
@@ -243,7 +273,7 @@ impl Client {
         let bytes = within.map_or(usize::MAX, |within| within.bytes);
         let seat = tokio::time::timeout(timeout, self.queue.acquire(request.flows)).await;
         let seat = seat.ok().flatten().ok_or(Error::Overloaded(timeout))?;
-        let (started, flows) = (Instant::now(), request.flows);
+        let (started, flows, path) = (Instant::now(), request.flows, request.path);
         let within = within.map(|within| within.time).filter(|time| *time < timeout);
         let timeout = within.unwrap_or(timeout);
         let exchange = self.exchange(request, (timeout, bytes), seat.flow());
@@ -261,7 +291,13 @@ impl Client {
         let given_up =
             within.is_some() && took >= timeout && matches!(result, Err(Error::Timeout(_)));
         if let (Err(error), Some(metrics)) = (&result, &self.metrics) {
-            metrics.queried(if given_up { "given_up" } else { error.outcome() }, took, None);
+            let outcome = match error {
+                _ if given_up => "given_up",
+                // Not every compatible server has metadata, say.
+                Error::Unavailable { status: 404, .. } if !REQUIRED.contains(&path) => "answered",
+                error => error.outcome(),
+            };
+            metrics.queried(outcome, took, None);
         }
         // A query that is given up, or of a user, may just be slow.
         self.record(&result, given_up || Flow::are_users(flows));
@@ -296,6 +332,7 @@ impl Client {
     fn record(&self, result: &Result<Body, Error>, may_be_slow: bool) {
         let serves = match result {
             Ok(_) => true,
+            Err(error) if error.may_be_of_proxy() => return,
             Err(error) => match error {
                 // The fault is the query's or the response's, or the budget of one flow is used up.
                 Error::Refused(_)
@@ -305,7 +342,7 @@ impl Client {
                 | Error::Memory { .. } => true,
                 // Another replica's credentials may still be good.
                 Error::Unavailable { status, .. } => {
-                    !matches!(status, 300..=399 | 401 | 403 | 407 | 500..)
+                    !matches!(status, 300..=399 | 401 | 407 | 500..)
                 }
                 // A server that takes connections and answers nothing is noticed by other requests: those of templates
                 // and rules, and the listings of series.
@@ -318,8 +355,18 @@ impl Client {
                 | Error::BrokenOff(_) => false,
             },
         };
-        let mut since = self.failing_since.lock().unwrap_or_else(PoisonError::into_inner);
-        *since = if serves { None } else { since.or(Some(Instant::now())) };
+        match serves {
+            true => *self.failing_since() = None,
+            false => self.fails_since(Instant::now()),
+        }
+    }
+
+    fn fails_since(&self, now: Instant) {
+        self.failing_since().get_or_insert(now);
+    }
+
+    fn failing_since(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.failing_since.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The request as it is sent.

@@ -140,7 +140,6 @@ impl Error {
     /// The outcome of a request that fails so, for the metrics.
     pub fn outcome(&self) -> &'static str {
         match self {
-            Self::Unavailable { status: 404, .. } => "answered",
             Self::Refused(_) => "refused",
             Self::Unavailable { .. } => "unavailable",
             Self::Timeout(_) | Self::GatewayTimeout | Self::Overloaded(_) => "timeout",

@@ -12,6 +12,7 @@ mod http;
 mod metadata;
 mod options;
 mod queue;
+mod serving;
 mod status;
 mod transport;
 

@@ -347,6 +347,7 @@ impl Rules {
         let mut failing = self.0.failing.write().unwrap_or_else(PoisonError::into_inner);
         failing.retain(|query, _| only.is_some() && !listed_now.contains(query));
         failing.extend(failed);
+        self.0.default.prometheus.show_failing_listings(failing.len());
         drop(failing);
         self.change(|state, map| {
             // If rules were replaced in the meantime, theirs are listed next.

@@ -56,6 +56,14 @@ pub struct NodeUsage {
     pub time: UnixMillis,
 }
 
+/// The caller that a query for these objects is charged to: their namespace, also that of a Namespace itself.
+fn charged(resource: &GroupResource, namespace: &str, names: &[String]) -> Caller {
+    match names {
+        [name] if *resource == GroupResource::core("namespaces") => Caller::of(name),
+        _ => Caller::of(namespace),
+    }
+}
+
 impl Rules {
     /// The query for a metric of objects of a resource. Without a namespace, the objects are cluster-scoped.
     ///
@@ -110,7 +118,7 @@ impl Rules {
                 let rule = &rules.custom[*rule];
                 let (query, label) =
                     self.rendered(rule, name, &info.name, namespace, names.to_vec(), series)?;
-                let caller = Caller::of(namespace).read_by(reader);
+                let caller = charged(&info.name, namespace, names).read_by(reader);
                 store.object_query(&query, &label, caller)
             }
             ObjectSource::MetricRule(of) => {

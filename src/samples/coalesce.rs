@@ -8,7 +8,6 @@
 use super::caller::{Caller, Reader, flows};
 use super::flight::{Flight, TableResult};
 use super::recent_quota::RecentQuota;
-use super::serving::Serving;
 use super::shape_queries::{
     Known, PendingQuery, PlanFuture, RecentQuery, Retention, ShapeQueries, ShapeState,
     UncachedShapes, recent_bytes,
@@ -60,8 +59,7 @@ pub struct Coalescer {
     /// The bytes of recent queries.
     recent_quota: Arc<RecentQuota>,
     pub(super) spawner: Spawner,
-    pub(super) serving: Serving,
-    /// What counts the queries.
+    /// The client, which counts the queries and tells whether the server passes any.
     pub(super) client: Option<Client>,
 }
 
@@ -104,21 +102,11 @@ impl Coalescer {
             .build();
         let shape_quota = Arc::new(ByteQuota::new(USER_SHAPE_BYTES));
         let uncached = Arc::default();
-        let (serving, client) = (Serving::default(), None);
-        Self {
-            max_age,
-            send,
-            shapes,
-            shape_quota,
-            uncached,
-            recent_quota,
-            spawner,
-            serving,
-            client,
-        }
+        let client = None;
+        Self { max_age, send, shapes, shape_quota, uncached, recent_quota, spawner, client }
     }
 
-    /// The same, whose queries this client counts.
+    /// The same, whose queries this client counts. It tells whether the server passes any query, too.
     #[must_use]
     pub fn counted(self, client: Client) -> Self {
         Self { client: Some(client), ..self }
@@ -383,7 +371,7 @@ impl Coalescer {
             {
                 state.earlier_singles.insert(arguments, known);
             }
-            flights.push(self.launch(queries, &mut state, planned, flows, now, None));
+            flights.push(self.launch(queries, &mut state, planned, flows, now));
         }
         Arc::new(flights)
     }
@@ -402,7 +390,7 @@ impl Coalescer {
             return flight.clone();
         }
         let planned = single(&queries.shape, arguments);
-        self.launch(queries, state, planned, flows(std::iter::once(caller)), now, None)
+        self.launch(queries, state, planned, flows(std::iter::once(caller)), now)
     }
 }
 

@@ -12,10 +12,8 @@ use crate::promql::cost::{Estimates, Limits};
 use crate::promql::plan::{self, PlanInput, PlannedQuery};
 use crate::promql::shape::{Arguments, QueryShape};
 use futures::FutureExt;
-use futures::future::{self, join_all};
-use futures::stream::{FuturesUnordered, StreamExt};
+use futures::future::join_all;
 use std::collections::BTreeSet;
-use std::hash::{BuildHasher, RandomState};
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, MutexGuard, OnceLock};
 use std::time::Duration;
@@ -24,12 +22,9 @@ use tokio::time::Instant;
 /// How long after their expiry results are dropped and queries forgotten: those of many that expire one after the other
 /// together.
 const DROP_DELAY: Duration = Duration::from_millis(250);
-/// How long the trial of a batch that failed takes at most. What refuses all queries does so at once.
-const MAX_TRIAL: Duration = Duration::from_secs(2);
 
 impl Coalescer {
-    /// Starts a planned query. From now on callers find its flight. If it is a part of a batch that failed, that was sent
-    /// first at `of_batch`.
+    /// Starts a planned query. From now on callers find its flight.
     pub(super) fn launch(
         self: &Arc<Self>,
         queries: &Arc<ShapeQueries>,
@@ -37,7 +32,6 @@ impl Coalescer {
         planned: PlannedQuery,
         flows: Vec<Flow>,
         now: Instant,
-        of_batch: Option<Instant>,
     ) -> Flight {
         let (coverage, batch) = (planned.coverage.clone(), planned.batch.clone());
         let single = match batch.as_slice() {
@@ -46,9 +40,8 @@ impl Coalescer {
         };
         let backoff_until = Arc::new(OnceLock::new());
         let (coalescer, of_shape, backoff) = (self.clone(), queries.clone(), backoff_until.clone());
-        let outcome = async move {
-            Arc::new(coalescer.run(&of_shape, planned, flows, &backoff, of_batch).await)
-        };
+        let outcome =
+            async move { Arc::new(coalescer.run(&of_shape, planned, flows, &backoff).await) };
         let outcome = outcome.boxed().shared();
         let flight = Flight::new(coverage, batch, backoff_until, now, outcome.clone());
         // Not for each of the thousands of queries that may start together.
@@ -89,7 +82,6 @@ impl Coalescer {
         planned: PlannedQuery,
         flows: Vec<Flow>,
         backoff_until: &OnceLock<Instant>,
-        of_batch: Option<Instant>,
     ) -> FlightOutcome {
         let (result, started) = {
             let _permit = match planned.batch.len() {
@@ -104,12 +96,16 @@ impl Coalescer {
             });
             (result, started)
         };
-        let (batch, since) = (&planned.batch, of_batch.unwrap_or(started));
+        let batch = &planned.batch;
         let is_batch = batch.len() > 1 || planned.is_unfiltered();
-        let may_be_of_proxy =
-            matches!(&result, Err(MetricError::Prometheus(error)) if error.may_be_of_proxy());
-        let is_of_some =
-            is_batch && may_be_of_proxy && self.serves(queries, batch, &flows, since).await;
+        // Whether a proxy before Prometheus refused it, or some of it, and passes others.
+        let is_of_proxy = match (&result, &self.client) {
+            (Err(MetricError::Prometheus(error)), Some(client)) if error.may_be_of_proxy() => {
+                queries.state().is_isolated(batch) || client.serves(Instant::now()).await
+            }
+            _ => false,
+        };
+        let is_of_some = is_batch && is_of_proxy;
         let now = Instant::now();
         let mut state = queries.state();
         if planned.omits_required
@@ -117,20 +113,21 @@ impl Coalescer {
         {
             // The matcher is no remedy for what is true of every query, and makes this one longer.
             let late = error.is_late();
-            let is_of_proxy = matches!(
+            let may_be_of_proxy = matches!(
                 error,
                 Error::TooLong { .. } | Error::Unavailable { status: 401 | 407, .. }
             ) || error.may_be_of_proxy();
-            let at_once = !error.is_about_server() && !late && !is_of_proxy;
+            let at_once = !error.is_about_server() && !late && !may_be_of_proxy;
             if at_once || late {
                 state.estimator.required_failed(now);
             }
             if at_once {
-                let parts = self.launch_parts(queries, state, [planned.batch], &flows, since);
+                let parts = self.launch_parts(queries, state, [planned.batch], &flows);
                 return FlightOutcome::Split(parts);
             }
         }
-        let backoff = self.record(&mut state, &planned, &result, &flows, (since, started, now));
+        let of = (is_of_proxy, started, now);
+        let backoff = self.record(&mut state, &planned, &result, &flows, of);
         if is_of_some && planned.is_unfiltered() {
             state.estimator.unfiltered_failed(now);
         }
@@ -173,45 +170,11 @@ impl Coalescer {
                     &result,
                     Err(MetricError::Prometheus(Error::Refused(_) | Error::InvalidResponse(_)))
                 ));
-        let parts = self.launch_parts(queries, state, parts, &flows, since);
+        let parts = self.launch_parts(queries, state, parts, &flows);
         if is_refused {
             self.learn_from(queries, planned, &parts);
         }
         FlightOutcome::Split(parts)
-    }
-
-    /// Whether the server passes any query: one that was sent since then has succeeded, or one of two queries of this batch does
-    /// by itself, or is not refused at once. They are drawn anew each time, as neighbours may both be bad.
-    async fn serves(
-        &self,
-        queries: &ShapeQueries,
-        batch: &[Arguments],
-        flows: &[Flow],
-        since: Instant,
-    ) -> bool {
-        let served = || self.serving.served_since(since);
-        if served() {
-            return true;
-        }
-        let Some(_trial) = self.serving.begin_trial(flows, since).await else { return served() };
-        let sent = Instant::now();
-        let draw = |among: usize| RandomState::new().hash_one(()) as usize % among.max(1);
-        let first = draw(batch.len());
-        let second = (first + 1 + draw(batch.len() - 1)) % batch.len();
-        let both = BTreeSet::from([&batch[first], &batch[second]]);
-        let ask = |arguments| {
-            let query = plan::batch(&queries.shape, &[arguments], None, false).query;
-            AssertUnwindSafe((self.send)(query, flows.to_vec())).catch_unwind()
-        };
-        let answers: FuturesUnordered<_> = both.into_iter().map(ask).collect();
-        let succeeds = answers.any(|answer| future::ready(matches!(answer, Ok(Ok(_)))));
-        match tokio::time::timeout(MAX_TRIAL, succeeds).await {
-            Ok(true) => self.serving.served(sent),
-            Ok(false) => {}
-            Err(_) => return true,
-        }
-        // Others may have been served meanwhile.
-        served()
     }
 
     /// If all parts of a batch that failed succeed, no query is at fault: together they are too large.
@@ -240,7 +203,6 @@ impl Coalescer {
         state: MutexGuard<'_, ShapeState>,
         parts: impl IntoIterator<Item = Vec<Arguments>>,
         flows: &[Flow],
-        of_batch: Instant,
     ) -> Vec<Flight> {
         let now = Instant::now();
         let estimates = state.estimator.estimates(now);
@@ -249,7 +211,7 @@ impl Coalescer {
         let mut state = queries.state();
         let launch = |part: PlannedQuery| {
             let flows = flows_of(&state, &part).unwrap_or_else(|| flows.to_vec());
-            self.launch(queries, &mut state, part, flows, now, Some(of_batch))
+            self.launch(queries, &mut state, part, flows, now)
         };
         parts.into_iter().map(launch).collect()
     }
@@ -261,13 +223,15 @@ impl Coalescer {
         planned: &PlannedQuery,
         result: &TableResult,
         flows: &[Flow],
-        (of_batch, started, now): (Instant, Instant, Instant),
+        (is_of_proxy, started, now): (bool, Instant, Instant),
     ) -> Option<Duration> {
         let error = match result {
             Ok(table) => {
                 state.estimator.succeeded(planned, table.series(), now);
                 state.record_success(&planned.batch, started, now);
-                self.serving.served(started);
+                if let Some(client) = &self.client {
+                    client.served(started);
+                }
                 return None;
             }
             Err(MetricError::Prometheus(error)) => error,
@@ -294,7 +258,7 @@ impl Coalescer {
             _ => {}
         }
         if let ([arguments], false) = (planned.batch.as_slice(), planned.is_unfiltered())
-            && let Some(longest) = max_backoff(error)
+            && let Some(longest) = max_backoff(error, is_of_proxy)
             && let Some(recent) = state.recent.get_mut(arguments)
         {
             let before = recent.failure.filter(|failure| failure.isolated);
@@ -312,7 +276,7 @@ impl Coalescer {
             let isolated = before.is_some()
                 || others_succeeded
                 || matches!(error, Error::Refused(_))
-                || error.may_be_of_proxy() && self.serving.served_since(of_batch);
+                || is_of_proxy;
             recent.failure = Some(SingleFailure { last: now, backoff, isolated, partial });
             state.failed_since_success |= !isolated && !memory;
             if isolated {
@@ -334,7 +298,7 @@ fn flows_of(state: &ShapeState, part: &PlannedQuery) -> Option<Vec<Flow>> {
 }
 
 /// The longest backoff after an error; none if the error is not about the query.
-fn max_backoff(error: &Error) -> Option<Duration> {
+fn max_backoff(error: &Error, is_of_proxy: bool) -> Option<Duration> {
     match error {
         Error::Refused(_) => Some(MAX_REFUSAL_BACKOFF),
         Error::Timeout(_)
@@ -344,7 +308,7 @@ fn max_backoff(error: &Error) -> Option<Duration> {
         | Error::Partial(_)
         | Error::Unavailable { status: 422, .. }
         | Error::Memory { .. } => Some(MAX_BACKOFF),
-        error if error.may_be_of_proxy() => Some(MAX_BACKOFF),
+        _ if is_of_proxy => Some(MAX_BACKOFF),
         Error::Settings(_)
         | Error::Overloaded(_)
         | Error::Unreachable(_)

@@ -1,6 +1,7 @@
 //! The types of metrics: counters, whose rate is queried, and gauges.
 
 use super::caller::{Caller, flows};
+use super::shape_queries::MAX_BACKOFF;
 use crate::cache;
 use crate::prometheus::{self, Client, Error, MetricKinds};
 use crate::promql::matcher::label_name;
@@ -83,6 +84,8 @@ fn lookup_ttl(lookup: &TypeLookup) -> Duration {
     match lookup {
         Ok(kinds) if kinds.counter || kinds.other => TYPE_TTL,
         Ok(_) => UNKNOWN_TYPE_TTL,
+        // It is that of the name, perhaps, and none of the server that ends soon.
+        Err(error) if error.may_be_of_proxy() => MAX_BACKOFF,
         Err(_) => ERROR_TTL,
     }
 }
@@ -159,18 +162,13 @@ impl MetricTypes {
         let of_all = Key { metric: metric.into(), namespace: "".into() };
         let of_own = Key { namespace: namespace.into(), ..of_all.clone() };
         let last_known = || self.last_known.get(&of_own).or_else(|| self.last_known.get(&of_all));
-        let failed = |error: Error| {
-            last_known().map(Some).ok_or_else(|| {
-                // The query of the metric is not sent.
-                self.prometheus.count_queries(1, Some(&error));
-                error
-            })
-        };
+        let failed = |error: Error| last_known().map(Some).ok_or(error);
         // The namespace that asks first pays: names without end wait in its queue. So do those who ask for the same name
         // meanwhile.
         let flows = flows(std::iter::once(&Caller::of(namespace)));
         let of_targets = prometheus::metric_kinds(&self.prometheus, metric, &flows);
-        let all = match self.lookup(&of_all, of_targets).await {
+        let is_known = last_known().is_some();
+        let all = match self.lookup(&of_all, of_targets, is_known).await {
             Ok(kinds) => kinds,
             Err(error) => return failed(error),
         };
@@ -183,7 +181,7 @@ impl MetricTypes {
         }
         let targets = format!("{{{}={}}}", label_name(&queries.namespace_label), quoted(namespace));
         let own = prometheus::target_kinds(&self.prometheus, metric, &targets, &flows);
-        match self.lookup(&of_own, own).await.map(agreed) {
+        match self.lookup(&of_own, own, is_known).await.map(agreed) {
             Ok(Some(known)) => {
                 self.last_known.insert(of_own, known);
                 Ok(Some(known))
@@ -197,14 +195,21 @@ impl MetricTypes {
         }
     }
 
-    /// A lookup, from the cache or by this request: one for all callers at the same time.
+    /// A lookup, from the cache or by this request: one for all callers at the same time. One that fails counts as a query
+    /// that does, unless a type is known by which the query is sent.
     async fn lookup(
         &self,
         key: &Key,
         request: impl Future<Output = Result<MetricKinds, Error>>,
+        is_known: bool,
     ) -> Result<MetricKinds, Error> {
         let look_up = async || {
-            let lookup = request.await.map_err(|error| self.shared(error));
+            let lookup = request.await.map_err(|error| {
+                if !is_known {
+                    self.prometheus.count_queries(1, Some(&error));
+                }
+                self.shared(error)
+            });
             let expires = Instant::now() + lookup_ttl(&lookup);
             (lookup, expires)
         };

@@ -13,7 +13,6 @@ mod metric_types;
 mod objects;
 mod recent_quota;
 mod result;
-mod serving;
 mod shape_queries;
 mod store;
 mod table;

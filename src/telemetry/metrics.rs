@@ -72,6 +72,7 @@ pub struct Metrics {
     history_left_out: Gauge,
     history_last_write: Gauge<f64, AtomicU64>,
     frozen: Gauge,
+    failing_listings: Gauge,
     status_writes_waiting: Gauge,
     events: Family<OutcomeLabels, Counter>,
     foreign_replica_writes: Counter,
@@ -241,18 +242,23 @@ impl Default for Metrics {
             ),
             queries: all.add(
                 ("queries", None, "counter", &["outcome"]),
-                "Total number of queries for metrics to the server of --prometheus-url, by outcome as that of plimsoll_prometheus_requests_total, however many share a request; timeout counts those that got no turn in time, too, and unavailable 404. A result is counted once, however many read it; a query that is not sent, as the type of its metric can't be looked up, each time",
+                "Total number of queries for metrics to the server of --prometheus-url, by outcome as that of plimsoll_prometheus_requests_total, however many share a request; timeout counts those that got no turn in time, too. A result is counted once, however many read it. A look-up of the type of a metric that fails counts as a query if none is sent for want of the type",
                 Family::default(),
             ),
             prometheus_requests: all.add(
                 ("prometheus_requests", None, "counter", &["outcome"]),
-                "Total number of requests to Prometheus, by outcome: answered, refused (invalid query), timeout, given_up (a shared request of several queries, or one of them that was to tell whether the server is down, that took longer than 2 s), unreachable, unavailable (another status, such as 401, 429 or 503) or unusable (invalid, broken off, partial, too large, or 413, 414 or 431)",
+                "Total number of requests to Prometheus, by outcome: answered, refused (invalid query), timeout, given_up (a shared request of several queries, or one of them that was to tell whether the server is down, that took longer than 2 s), unreachable, unavailable (another status, such as 401, 404, 429 or 503; 404 for what not every server has, such as metadata, is answered) or unusable (invalid, broken off, partial, too large, or 413, 414 or 431)",
                 Family::default(),
             ),
             listings: all.add(
                 ("series_listings", None, "counter", &["reason"]),
                 "Total number of listings of the series of rules, by reason: interval, unknown (a requested metric was not in the last listing), retry (after a failed listing), or metric_rule (of one MetricRule)",
                 Family::default(),
+            ),
+            failing_listings: all.add(
+                ("series_listings_failing", None, "gauge", &[]),
+                "Number of series queries of the configured rules whose last listing failed; metrics that are known from an earlier one are served",
+                Gauge::default(),
             ),
             query_duration: all.add(
                 ("prometheus_request_duration", S, "histogram", &[]),
@@ -436,6 +442,11 @@ impl Metrics {
     /// Counts a listing of the series of all rules, by reason.
     pub fn listed(&self, reason: &'static str) {
         self.listings.get_or_create(&ReasonLabels { reason: reason.to_owned() }).inc();
+    }
+
+    /// Sets of how many series queries of the configured rules the last listing failed.
+    pub fn failing_listings(&self, count: usize) {
+        self.failing_listings.set(count as i64);
     }
 
     /// Shows the health of these watches from now on.

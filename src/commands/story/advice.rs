@@ -19,6 +19,7 @@ const fn of(reason: &'static str, message: &'static str, text: &'static str) -> 
 
 const PROMETHEUS: &str =
     "Prometheus is away or fails: address, DNS, NetworkPolicy, certificate, overload";
+const PROXY: &str = "a proxy before Prometheus does not pass this query, such as a web application firewall; if others fail so, too, the token is wrong";
 const RESOURCES: &str = "kubectl top pods -n NAMESPACE: the pods are new, or what serves metrics.k8s.io (metrics-server, or resourceRules in the configuration) has no usage of them";
 
 /// What the published name of a metric without labels has: the hash of no labels.
@@ -74,6 +75,14 @@ const ADVICE: &[Advice] = &[
     // Of a metric of any type: the query is right, or not known to be wrong.
     of("", "Prometheus did not answer", PROMETHEUS),
     of("", "Prometheus can't be reached", PROMETHEUS),
+    of("", "Prometheus answered 401", "the token for Prometheus is wrong or has expired"),
+    of("", "Prometheus answered 403", PROXY),
+    of("", "Prometheus answered 405", PROXY),
+    of(
+        "",
+        "Prometheus answered 404",
+        "the path of --prometheus-url is wrong, or an Ingress before it has no backend",
+    ),
     of("", "Prometheus answered", PROMETHEUS),
     of("", "invalid response of Prometheus", PROMETHEUS),
     of(
