@@ -6,7 +6,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 /// The least time between two probes: queries that are refused one after the other need one each.
-const PROBE_INTERVAL: Duration = Duration::from_millis(20);
+const PROBE_INTERVAL: Duration = Duration::from_millis(10);
 /// For how long a failed probe is believed.
 const FAILED_FOR: Duration = Duration::from_secs(1);
 
