@@ -131,10 +131,10 @@ impl Client {
         }
     }
 
-    /// Shows of how many series queries the last listing failed.
-    pub fn show_failing_listings(&self, count: usize) {
+    /// Shows the number of series queries, and of those whose last listing failed.
+    pub fn show_series_queries(&self, count: usize, failing: usize) {
         if let Some(metrics) = &self.metrics {
-            metrics.failing_listings(count);
+            metrics.series_queries(count, failing);
         }
     }
 
@@ -236,19 +236,15 @@ impl Client {
     /// tells, as a proxy may refuse others for what they are.
     pub async fn serves(&self, since: Instant) -> bool {
         let probe = async {
-            let body = self.query(PROBE, &[Flow::Shared]).await;
-            let answer =
-                body.and_then(|body| body.read(|body| decode::read_query_response(body, |_| ())));
-            if answer.as_ref().is_err_and(Error::may_be_of_proxy) {
-                self.fails_since(Instant::now());
-            }
-            answer.is_ok()
+            let body = self.query(PROBE, &[Flow::Shared]).await?;
+            body.read(|body| decode::read_query_response(body, |_| ())).map(drop)
         };
         self.serving.serves(since, probe).await
     }
 
-    /// For how long all requests have failed; none if the last one succeeded. Neither users' own queries that were late
-    /// count, nor what a proxy may have refused, unless it [refuses all](Self::serves).
+    /// For how long all requests have failed; none if the last one succeeded. Users' own queries that were late don't
+    /// count, nor queries and look-ups that a proxy may have refused for what they are, unless it
+    /// [refuses any](Self::serves).
     pub fn failing_for(&self) -> Option<Duration> {
         self.failing_since().map(|since| since.elapsed())
     }
@@ -274,6 +270,8 @@ impl Client {
         let seat = tokio::time::timeout(timeout, self.queue.acquire(request.flows)).await;
         let seat = seat.ok().flatten().ok_or(Error::Overloaded(timeout))?;
         let (started, flows, path) = (Instant::now(), request.flows, request.path);
+        let is_probe = request.form.contains(&("query", PROBE));
+        let is_of_tenant = !is_probe && (path != SERIES || Flow::are_users(flows));
         let within = within.map(|within| within.time).filter(|time| *time < timeout);
         let timeout = within.unwrap_or(timeout);
         let exchange = self.exchange(request, (timeout, bytes), seat.flow());
@@ -300,8 +298,10 @@ impl Client {
             metrics.queried(outcome, took, None);
         }
         // A query that is given up, or of a user, may just be slow.
-        self.record(&result, given_up || Flow::are_users(flows));
+        self.record(&result, given_up || Flow::are_users(flows), is_of_tenant);
         let completion = match &result {
+            // It is as fast as no other.
+            _ if is_probe => Completion::Unknown,
             Err(error) if error.is_late() && within.is_some() => Completion::Unknown,
             Err(error) if error.is_late() => Completion::Late,
             Err(Error::Unavailable { status: 429 | 503, .. }) => Completion::Late,
@@ -329,10 +329,10 @@ impl Client {
     }
 
     /// Records whether the server serves.
-    fn record(&self, result: &Result<Body, Error>, may_be_slow: bool) {
+    fn record(&self, result: &Result<Body, Error>, may_be_slow: bool, is_of_tenant: bool) {
         let serves = match result {
             Ok(_) => true,
-            Err(error) if error.may_be_of_proxy() => return,
+            Err(error) if error.may_be_of_proxy() && is_of_tenant => return,
             Err(error) => match error {
                 // The fault is the query's or the response's, or the budget of one flow is used up.
                 Error::Refused(_)
@@ -342,7 +342,7 @@ impl Client {
                 | Error::Memory { .. } => true,
                 // Another replica's credentials may still be good.
                 Error::Unavailable { status, .. } => {
-                    !matches!(status, 300..=399 | 401 | 407 | 500..)
+                    !matches!(status, 300..=399 | 401 | 403 | 407 | 500..)
                 }
                 // A server that takes connections and answers nothing is noticed by other requests: those of templates
                 // and rules, and the listings of series.
@@ -355,14 +355,8 @@ impl Client {
                 | Error::BrokenOff(_) => false,
             },
         };
-        match serves {
-            true => *self.failing_since() = None,
-            false => self.fails_since(Instant::now()),
-        }
-    }
-
-    fn fails_since(&self, now: Instant) {
-        self.failing_since().get_or_insert(now);
+        let mut since = self.failing_since();
+        *since = if serves { None } else { since.or(Some(Instant::now())) };
     }
 
     fn failing_since(&self) -> MutexGuard<'_, Option<Instant>> {

@@ -310,6 +310,7 @@ impl Rules {
         let state = self.state();
         let since = self.listed_since();
         let mut queries = series_queries(&state.rules);
+        let count = queries.len();
         queries.retain(|query| only.is_none_or(|only| only.contains(*query)));
         let queries: Vec<SeriesQuery> = queries.into_iter().cloned().collect();
         let list = async |query: SeriesQuery| {
@@ -347,7 +348,7 @@ impl Rules {
         let mut failing = self.0.failing.write().unwrap_or_else(PoisonError::into_inner);
         failing.retain(|query, _| only.is_some() && !listed_now.contains(query));
         failing.extend(failed);
-        self.0.default.prometheus.show_failing_listings(failing.len());
+        self.0.default.prometheus.show_series_queries(count, failing.len());
         drop(failing);
         self.change(|state, map| {
             // If rules were replaced in the meantime, theirs are listed next.

@@ -22,6 +22,8 @@ use tokio::time::Instant;
 /// How long after their expiry results are dropped and queries forgotten: those of many that expire one after the other
 /// together.
 const DROP_DELAY: Duration = Duration::from_millis(250);
+/// Within this time a success tells that the server passes queries, beside one that it is known to refuse.
+const LATELY: Duration = Duration::from_secs(30);
 
 impl Coalescer {
     /// Starts a planned query. From now on callers find its flight.
@@ -101,7 +103,13 @@ impl Coalescer {
         // Whether a proxy before Prometheus refused it, or some of it, and passes others.
         let is_of_proxy = match (&result, &self.client) {
             (Err(MetricError::Prometheus(error)), Some(client)) if error.may_be_of_proxy() => {
-                queries.state().is_isolated(batch) || client.serves(Instant::now()).await
+                let is_isolated = queries.state().is_isolated(batch);
+                // Whether others are served is to be known all the same, by what was sent lately.
+                let since = match is_isolated {
+                    true => started.checked_sub(LATELY).unwrap_or(started),
+                    false => Instant::now(),
+                };
+                client.serves(since).await || is_isolated
             }
             _ => false,
         };

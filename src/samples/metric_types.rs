@@ -210,6 +210,10 @@ impl MetricTypes {
                 }
                 self.shared(error)
             });
+            if lookup.as_ref().is_err_and(|error| error.may_be_of_proxy()) {
+                // A server that refuses all is noticed so, as no query is sent.
+                self.prometheus.serves(Instant::now()).await;
+            }
             let expires = Instant::now() + lookup_ttl(&lookup);
             (lookup, expires)
         };

@@ -72,6 +72,7 @@ pub struct Metrics {
     history_left_out: Gauge,
     history_last_write: Gauge<f64, AtomicU64>,
     frozen: Gauge,
+    series_queries: Gauge,
     failing_listings: Gauge,
     status_writes_waiting: Gauge,
     events: Family<OutcomeLabels, Counter>,
@@ -254,6 +255,11 @@ impl Default for Metrics {
                 ("series_listings", None, "counter", &["reason"]),
                 "Total number of listings of the series of rules, by reason: interval, unknown (a requested metric was not in the last listing), retry (after a failed listing), or metric_rule (of one MetricRule)",
                 Family::default(),
+            ),
+            series_queries: all.add(
+                ("series_queries", None, "gauge", &[]),
+                "Number of different series queries of the configured rules",
+                Gauge::default(),
             ),
             failing_listings: all.add(
                 ("series_listings_failing", None, "gauge", &[]),
@@ -444,9 +450,10 @@ impl Metrics {
         self.listings.get_or_create(&ReasonLabels { reason: reason.to_owned() }).inc();
     }
 
-    /// Sets of how many series queries of the configured rules the last listing failed.
-    pub fn failing_listings(&self, count: usize) {
-        self.failing_listings.set(count as i64);
+    /// Sets the number of series queries of the configured rules, and of those whose last listing failed.
+    pub fn series_queries(&self, count: usize, failing: usize) {
+        self.series_queries.set(count as i64);
+        self.failing_listings.set(failing as i64);
     }
 
     /// Shows the health of these watches from now on.
