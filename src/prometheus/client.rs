@@ -3,7 +3,7 @@
 use super::body::{Body, Content, LargeBodies};
 use super::budget::{Budget, Reservation};
 use super::decode;
-use super::error::failure;
+use super::error::{failure, is_of_proxy};
 use super::http::Http;
 use super::queue::{Completion, Flow, RequestQueue};
 use super::serving::Serving;
@@ -44,8 +44,10 @@ pub struct Client {
 const MAX_URL_QUERY: usize = 2048;
 /// What metrics are read by. A server without it has a wrong address.
 const QUERY: &str = "api/v1/query";
-/// A query of no series.
+/// A query of no series, how long its answer may take, and its most bytes.
 const PROBE: &str = "vector(1)";
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_PROBE_RESPONSE: usize = 64 << 10;
 const SERIES: &str = "api/v1/series";
 const REQUIRED: [&str; 2] = [QUERY, SERIES];
 /// The largest response to users' own queries, in bytes.
@@ -227,24 +229,8 @@ impl Client {
         self.body(request).await.map(Body::without_place)
     }
 
-    /// Records that a query that was sent then has succeeded.
-    pub fn served(&self, sent: Instant) {
-        self.serving.served(sent);
-    }
-
-    /// Whether the server serves any query that is sent at this time or later. If none has succeeded, a query of no series
-    /// tells, as a proxy may refuse others for what they are.
-    pub async fn serves(&self, since: Instant) -> bool {
-        let probe = async {
-            let body = self.query(PROBE, &[Flow::Shared]).await?;
-            body.read(|body| decode::read_query_response(body, |_| ())).map(drop)
-        };
-        self.serving.serves(since, probe).await
-    }
-
     /// For how long all requests have failed; none if the last one succeeded. Users' own queries that were late don't
-    /// count, nor queries and look-ups that a proxy may have refused for what they are, unless it
-    /// [refuses any](Self::serves).
+    /// count, nor does what a proxy refuses that passes others.
     pub fn failing_for(&self) -> Option<Duration> {
         self.failing_since().map(|since| since.elapsed())
     }
@@ -270,8 +256,6 @@ impl Client {
         let seat = tokio::time::timeout(timeout, self.queue.acquire(request.flows)).await;
         let seat = seat.ok().flatten().ok_or(Error::Overloaded(timeout))?;
         let (started, flows, path) = (Instant::now(), request.flows, request.path);
-        let is_probe = request.form.contains(&("query", PROBE));
-        let is_of_tenant = !is_probe && (path != SERIES || Flow::are_users(flows));
         let within = within.map(|within| within.time).filter(|time| *time < timeout);
         let timeout = within.unwrap_or(timeout);
         let exchange = self.exchange(request, (timeout, bytes), seat.flow());
@@ -283,9 +267,29 @@ impl Client {
             }
             result => result,
         };
+        let completion = match &result {
+            Err(error) if error.is_late() && within.is_some() => Completion::Unknown,
+            Err(error) if error.is_late() => Completion::Late,
+            Err(Error::Unavailable { status: 429 | 503, .. }) => Completion::Late,
+            Err(Error::Unreachable(_) | Error::BrokenOff(_) | Error::Settings(_)) => {
+                Completion::Unknown
+            }
+            _ => Completion::InTime,
+        };
+        let was_crowded = seat.complete(completion);
         let body =
             |(content, reservation)| Body::new(content, reservation, took, self.metrics.clone());
-        let result = result.map(body);
+        let result = match result.map(body) {
+            Err(Error::Unavailable { status, message })
+                if is_of_proxy(status) && self.passes_queries(Instant::now()).await =>
+            {
+                Err(Error::Blocked { status, message })
+            }
+            result => result,
+        };
+        if result.is_ok() && path == QUERY {
+            self.serving.served(started);
+        }
         let given_up =
             within.is_some() && took >= timeout && matches!(result, Err(Error::Timeout(_)));
         if let (Err(error), Some(metrics)) = (&result, &self.metrics) {
@@ -298,22 +302,35 @@ impl Client {
             metrics.queried(outcome, took, None);
         }
         // A query that is given up, or of a user, may just be slow.
-        self.record(&result, given_up || Flow::are_users(flows), is_of_tenant);
-        let completion = match &result {
-            // It is as fast as no other.
-            _ if is_probe => Completion::Unknown,
-            Err(error) if error.is_late() && within.is_some() => Completion::Unknown,
-            Err(error) if error.is_late() => Completion::Late,
-            Err(Error::Unavailable { status: 429 | 503, .. }) => Completion::Late,
-            Err(Error::Unreachable(_) | Error::BrokenOff(_) | Error::Settings(_)) => {
-                Completion::Unknown
-            }
-            _ => Completion::InTime,
-        };
-        match (seat.complete(completion), result) {
-            (true, Err(error)) if error.is_late() => Err(Error::Overloaded(timeout)),
-            (_, result) => result.map_err(|error| self.with_address(error)),
+        self.record(&result, given_up || Flow::are_users(flows));
+        match result {
+            Err(error) if was_crowded && error.is_late() => Err(Error::Overloaded(timeout)),
+            result => result.map_err(|error| self.with_address(error)),
         }
+    }
+
+    /// Whether the server passes any query that is sent at this time or later. If none has succeeded, a query of no series
+    /// tells: a proxy may refuse others for what they are.
+    async fn passes_queries(&self, since: Instant) -> bool {
+        self.serving.passes(since, self.probe()).await
+    }
+
+    /// Sends a query of no series, and returns whether it passes. It has no seat, as there is one at a time.
+    async fn probe(&self) -> bool {
+        let request = Request { path: QUERY, form: &[("query", PROBE)], flows: &[], get: self.get };
+        let started = Instant::now();
+        let exchange = self.exchange(request, (PROBE_TIMEOUT, MAX_PROBE_RESPONSE), &Flow::Shared);
+        let result = tokio::time::timeout(PROBE_TIMEOUT, exchange).await;
+        let answer = result.unwrap_or(Err(Error::Timeout(PROBE_TIMEOUT)));
+        let bytes = answer.as_ref().map_or(0, |(content, _)| content.len());
+        let answer =
+            answer.and_then(|(content, _)| decode::read_query_response(&content, |_| ()).map(drop));
+        if let Some(metrics) = &self.metrics {
+            let outcome = answer.as_ref().map_or_else(Error::outcome, |()| "answered");
+            metrics.queried(outcome, started.elapsed(), Some(bytes));
+        }
+        // What refuses all queries does so at once.
+        answer.map_or_else(|error| error.is_late(), |()| true)
     }
 
     fn with_address(&self, error: Error) -> Error {
@@ -324,25 +341,28 @@ impl Client {
             Error::Unavailable { status, message } => {
                 Error::Unavailable { status, message: format!("{address}: {message}") }
             }
+            Error::Blocked { status, message } => {
+                Error::Blocked { status, message: format!("{address}: {message}") }
+            }
             other => other,
         }
     }
 
     /// Records whether the server serves.
-    fn record(&self, result: &Result<Body, Error>, may_be_slow: bool, is_of_tenant: bool) {
+    fn record(&self, result: &Result<Body, Error>, may_be_slow: bool) {
         let serves = match result {
             Ok(_) => true,
-            Err(error) if error.may_be_of_proxy() && is_of_tenant => return,
             Err(error) => match error {
                 // The fault is the query's or the response's, or the budget of one flow is used up.
                 Error::Refused(_)
+                | Error::Blocked { .. }
                 | Error::TooLong { .. }
                 | Error::InvalidResponse(_)
                 | Error::Partial(_)
                 | Error::Memory { .. } => true,
                 // Another replica's credentials may still be good.
                 Error::Unavailable { status, .. } => {
-                    !matches!(status, 300..=399 | 401 | 403 | 407 | 500..)
+                    !matches!(status, 300..=399 | 401 | 407 | 500..) && !is_of_proxy(*status)
                 }
                 // A server that takes connections and answers nothing is noticed by other requests: those of templates
                 // and rules, and the listings of series.

@@ -34,6 +34,16 @@ pub enum Error {
         /// The message of the response.
         message: String,
     },
+    /// A proxy before Prometheus refused the query, for its text or its length, and passes others.
+    #[error(
+        "Prometheus, or a proxy before it, answered {status} to this query and passes others: {message}"
+    )]
+    Blocked {
+        /// The HTTP status.
+        status: u16,
+        /// The message of the response.
+        message: String,
+    },
     /// Prometheus refused the query.
     #[error("Prometheus refused the query: {0}")]
     Refused(String),
@@ -73,8 +83,7 @@ impl Error {
             | Self::Unreachable(_)
             | Self::BrokenOff(_)
             | Self::Unavailable { status: 429 | 502..=504, .. } => true,
-            // Others too may be about one query: a store of Thanos that only one needs answers 422, a proxy that lets no
-            // long query pass 403 or 405.
+            // Others too may be about one query: a store of Thanos that only one needs answers 422.
             Self::Unavailable { .. }
             | Self::Timeout(_)
             | Self::GatewayTimeout
@@ -82,6 +91,7 @@ impl Error {
             | Self::InvalidResponse(_)
             | Self::Partial(_)
             | Self::Refused(_)
+            | Self::Blocked { .. }
             | Self::Memory { .. } => false,
         }
     }
@@ -90,13 +100,6 @@ impl Error {
     /// read is down, or has a limit.
     pub fn may_be_about_some(&self) -> bool {
         matches!(self, Self::Partial(_) | Self::Unavailable { status: 422, .. })
-    }
-
-    /// Whether a proxy before Prometheus may have refused this query, for its text or its length, as a web application
-    /// firewall does with 403. With an expired token a proxy answers 403 to every query.
-    pub fn may_be_of_proxy(&self) -> bool {
-        matches!(self, Self::Unavailable { status: 400..=499, .. })
-            && !matches!(self, Self::Unavailable { status: 401 | 404 | 407 | 422 | 429, .. })
     }
 
     /// The same for the callers of several queries that were sent together: without the message of the response, which may quote
@@ -109,6 +112,7 @@ impl Error {
             Self::Unavailable { status, .. } => {
                 Self::Unavailable { status: *status, message: message() }
             }
+            Self::Blocked { status, .. } => Self::Blocked { status: *status, message: message() },
             Self::Partial(_) => Self::Partial(message()),
             error => error.clone(),
         }
@@ -133,6 +137,7 @@ impl Error {
             | Self::InvalidResponse(_)
             | Self::Partial(_)
             | Self::Refused(_)
+            | Self::Blocked { .. }
             | Self::Memory { .. } => false,
         }
     }
@@ -140,7 +145,7 @@ impl Error {
     /// The outcome of a request that fails so, for the metrics.
     pub fn outcome(&self) -> &'static str {
         match self {
-            Self::Refused(_) => "refused",
+            Self::Refused(_) | Self::Blocked { .. } => "refused",
             Self::Unavailable { .. } => "unavailable",
             Self::Timeout(_) | Self::GatewayTimeout | Self::Overloaded(_) => "timeout",
             Self::Unreachable(_) | Self::Settings(_) => "unreachable",
@@ -151,6 +156,12 @@ impl Error {
             | Self::Memory { .. } => "unusable",
         }
     }
+}
+
+/// Whether a proxy before Prometheus may answer with this status to one query, for its text or its length, as a web
+/// application firewall does with 403. With an expired token it answers 403 to every query.
+pub(super) fn is_of_proxy(status: u16) -> bool {
+    matches!(status, 400..=499) && !matches!(status, 401 | 404 | 407 | 422 | 429)
 }
 
 #[derive(Default, Deserialize)]

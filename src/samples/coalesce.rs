@@ -59,7 +59,7 @@ pub struct Coalescer {
     /// The bytes of recent queries.
     recent_quota: Arc<RecentQuota>,
     pub(super) spawner: Spawner,
-    /// The client, which counts the queries and tells whether the server passes any.
+    /// What counts the queries.
     pub(super) client: Option<Client>,
 }
 
@@ -106,7 +106,7 @@ impl Coalescer {
         Self { max_age, send, shapes, shape_quota, uncached, recent_quota, spawner, client }
     }
 
-    /// The same, whose queries this client counts. It tells whether the server passes any query, too.
+    /// The same, whose queries this client counts.
     #[must_use]
     pub fn counted(self, client: Client) -> Self {
         Self { client: Some(client), ..self }

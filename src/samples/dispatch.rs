@@ -22,8 +22,6 @@ use tokio::time::Instant;
 /// How long after their expiry results are dropped and queries forgotten: those of many that expire one after the other
 /// together.
 const DROP_DELAY: Duration = Duration::from_millis(250);
-/// Within this time a success tells that the server passes queries, beside one that it is known to refuse.
-const LATELY: Duration = Duration::from_secs(30);
 
 impl Coalescer {
     /// Starts a planned query. From now on callers find its flight.
@@ -100,20 +98,6 @@ impl Coalescer {
         };
         let batch = &planned.batch;
         let is_batch = batch.len() > 1 || planned.is_unfiltered();
-        // Whether a proxy before Prometheus refused it, or some of it, and passes others.
-        let is_of_proxy = match (&result, &self.client) {
-            (Err(MetricError::Prometheus(error)), Some(client)) if error.may_be_of_proxy() => {
-                let is_isolated = queries.state().is_isolated(batch);
-                // Whether others are served is to be known all the same, by what was sent lately.
-                let since = match is_isolated {
-                    true => started.checked_sub(LATELY).unwrap_or(started),
-                    false => Instant::now(),
-                };
-                client.serves(since).await || is_isolated
-            }
-            _ => false,
-        };
-        let is_of_some = is_batch && is_of_proxy;
         let now = Instant::now();
         let mut state = queries.state();
         if planned.omits_required
@@ -121,11 +105,13 @@ impl Coalescer {
         {
             // The matcher is no remedy for what is true of every query, and makes this one longer.
             let late = error.is_late();
-            let may_be_of_proxy = matches!(
+            let is_of_proxy = matches!(
                 error,
-                Error::TooLong { .. } | Error::Unavailable { status: 401 | 407, .. }
-            ) || error.may_be_of_proxy();
-            let at_once = !error.is_about_server() && !late && !may_be_of_proxy;
+                Error::TooLong { .. }
+                    | Error::Blocked { .. }
+                    | Error::Unavailable { status: 401 | 403 | 405 | 407, .. }
+            );
+            let at_once = !error.is_about_server() && !late && !is_of_proxy;
             if at_once || late {
                 state.estimator.required_failed(now);
             }
@@ -134,20 +120,17 @@ impl Coalescer {
                 return FlightOutcome::Split(parts);
             }
         }
-        let of = (is_of_proxy, started, now);
-        let backoff = self.record(&mut state, &planned, &result, &flows, of);
-        if is_of_some && planned.is_unfiltered() {
-            state.estimator.unfiltered_failed(now);
-        }
+        let backoff = self.record(&mut state, &planned, &result, &flows, (started, now));
         let parts = match &result {
             Err(MetricError::Prometheus(error)) if is_batch => match error {
-                Error::Refused(_) | Error::InvalidResponse(_) | Error::TooLong { .. } => {
-                    Some(halves(batch))
-                }
+                Error::Refused(_)
+                | Error::Blocked { .. }
+                | Error::InvalidResponse(_)
+                | Error::TooLong { .. } => Some(halves(batch)),
                 error if error.may_be_about_some() && batch.len() > 1 => {
                     state.split_partial(batch, now)
                 }
-                error if error.may_be_about_some() || is_of_some => Some(halves(batch)),
+                error if error.may_be_about_some() => Some(halves(batch)),
                 Error::Memory { .. } => {
                     (flows.len() > 1 || planned.is_unfiltered()).then(|| halves(batch))
                 }
@@ -173,11 +156,12 @@ impl Coalescer {
             return FlightOutcome::Completed(result);
         };
         let is_refused = !planned.is_unfiltered()
-            && (is_of_some
-                || matches!(
-                    &result,
-                    Err(MetricError::Prometheus(Error::Refused(_) | Error::InvalidResponse(_)))
-                ));
+            && matches!(
+                &result,
+                Err(MetricError::Prometheus(
+                    Error::Refused(_) | Error::Blocked { .. } | Error::InvalidResponse(_)
+                ))
+            );
         let parts = self.launch_parts(queries, state, parts, &flows);
         if is_refused {
             self.learn_from(queries, planned, &parts);
@@ -231,15 +215,12 @@ impl Coalescer {
         planned: &PlannedQuery,
         result: &TableResult,
         flows: &[Flow],
-        (is_of_proxy, started, now): (bool, Instant, Instant),
+        (started, now): (Instant, Instant),
     ) -> Option<Duration> {
         let error = match result {
             Ok(table) => {
                 state.estimator.succeeded(planned, table.series(), now);
                 state.record_success(&planned.batch, started, now);
-                if let Some(client) = &self.client {
-                    client.served(started);
-                }
                 return None;
             }
             Err(MetricError::Prometheus(error)) => error,
@@ -252,6 +233,7 @@ impl Coalescer {
             // Too large, or spoiled by series that no caller queried.
             Error::InvalidResponse(_)
             | Error::Refused(_)
+            | Error::Blocked { .. }
             | Error::Partial(_)
             | Error::Unavailable { status: 422, .. }
             | Error::Memory { .. }
@@ -266,7 +248,7 @@ impl Coalescer {
             _ => {}
         }
         if let ([arguments], false) = (planned.batch.as_slice(), planned.is_unfiltered())
-            && let Some(longest) = max_backoff(error, is_of_proxy)
+            && let Some(longest) = max_backoff(error)
             && let Some(recent) = state.recent.get_mut(arguments)
         {
             let before = recent.failure.filter(|failure| failure.isolated);
@@ -283,8 +265,7 @@ impl Coalescer {
                 && (!memory || failed_before.is_some());
             let isolated = before.is_some()
                 || others_succeeded
-                || matches!(error, Error::Refused(_))
-                || is_of_proxy;
+                || matches!(error, Error::Refused(_) | Error::Blocked { .. });
             recent.failure = Some(SingleFailure { last: now, backoff, isolated, partial });
             state.failed_since_success |= !isolated && !memory;
             if isolated {
@@ -306,9 +287,9 @@ fn flows_of(state: &ShapeState, part: &PlannedQuery) -> Option<Vec<Flow>> {
 }
 
 /// The longest backoff after an error; none if the error is not about the query.
-fn max_backoff(error: &Error, is_of_proxy: bool) -> Option<Duration> {
+fn max_backoff(error: &Error) -> Option<Duration> {
     match error {
-        Error::Refused(_) => Some(MAX_REFUSAL_BACKOFF),
+        Error::Refused(_) | Error::Blocked { .. } => Some(MAX_REFUSAL_BACKOFF),
         Error::Timeout(_)
         | Error::GatewayTimeout
         | Error::TooLong { .. }
@@ -316,7 +297,6 @@ fn max_backoff(error: &Error, is_of_proxy: bool) -> Option<Duration> {
         | Error::Partial(_)
         | Error::Unavailable { status: 422, .. }
         | Error::Memory { .. } => Some(MAX_BACKOFF),
-        _ if is_of_proxy => Some(MAX_BACKOFF),
         Error::Settings(_)
         | Error::Overloaded(_)
         | Error::Unreachable(_)

@@ -212,11 +212,7 @@ impl Joiner {
             // Of few, two could both be bad: each is sent by itself instead.
             let is_one_of_many = members.len() > PARTS && !error.is_late();
             let may_be_server = is_one_of_many && error.may_be_about_server();
-            let serves = async || match error.may_be_of_proxy() {
-                true => self.0.client.serves(Instant::now()).await,
-                false => self.serves(group, &members).await,
-            };
-            if is_of_all(&error, group) || may_be_server && !serves().await {
+            if is_of_all(&error, group) || may_be_server && !self.serves(group, &members).await {
                 fail(members, &error);
             } else if self.record_failure(group, &keys, &error, begun) {
                 let parts = parts_of(members);

@@ -84,8 +84,8 @@ fn lookup_ttl(lookup: &TypeLookup) -> Duration {
     match lookup {
         Ok(kinds) if kinds.counter || kinds.other => TYPE_TTL,
         Ok(_) => UNKNOWN_TYPE_TTL,
-        // It is that of the name, perhaps, and none of the server that ends soon.
-        Err(error) if error.may_be_of_proxy() => MAX_BACKOFF,
+        // It is that of the name, and none of the server that ends soon.
+        Err(error) if matches!(**error, Error::Blocked { .. }) => MAX_BACKOFF,
         Err(_) => ERROR_TTL,
     }
 }
@@ -210,10 +210,6 @@ impl MetricTypes {
                 }
                 self.shared(error)
             });
-            if lookup.as_ref().is_err_and(|error| error.may_be_of_proxy()) {
-                // A server that refuses all is noticed so, as no query is sent.
-                self.prometheus.serves(Instant::now()).await;
-            }
             let expires = Instant::now() + lookup_ttl(&lookup);
             (lookup, expires)
         };

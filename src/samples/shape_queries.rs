@@ -254,12 +254,6 @@ impl ShapeState {
         });
     }
 
-    /// Whether these are one query that is kept out of batches.
-    pub fn is_isolated(&self, batch: &[Arguments]) -> bool {
-        let recent = |arguments| self.recent.get(arguments).is_some_and(RecentQuery::is_isolated);
-        matches!(batch, [arguments] if recent(arguments))
-    }
-
     /// Records the success of a batch that started then. Prometheus was serving, so that single
     /// queries that failed in the meantime are isolated. Earlier failures of the queries of the batch
     /// are forgotten.

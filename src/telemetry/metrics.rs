@@ -248,7 +248,7 @@ impl Default for Metrics {
             ),
             prometheus_requests: all.add(
                 ("prometheus_requests", None, "counter", &["outcome"]),
-                "Total number of requests to Prometheus, by outcome: answered, refused (invalid query), timeout, given_up (a shared request of several queries, or one of them that was to tell whether the server is down, that took longer than 2 s), unreachable, unavailable (another status, such as 401, 404, 429 or 503; 404 for what not every server has, such as metadata, is answered) or unusable (invalid, broken off, partial, too large, or 413, 414 or 431)",
+                "Total number of requests to Prometheus, by outcome: answered, refused (invalid query, or a proxy passes others but not this one), timeout, given_up (a shared request of several queries, or one of them that was to tell whether the server is down, that took longer than 2 s), unreachable, unavailable (another status, such as 401, 404, 429 or 503; 404 for what not every server has, such as metadata, is answered) or unusable (invalid, broken off, partial, too large, or 413, 414 or 431)",
                 Family::default(),
             ),
             listings: all.add(

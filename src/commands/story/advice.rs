@@ -19,7 +19,7 @@ const fn of(reason: &'static str, message: &'static str, text: &'static str) -> 
 
 const PROMETHEUS: &str =
     "Prometheus is away or fails: address, DNS, NetworkPolicy, certificate, overload";
-const PROXY: &str = "a proxy before Prometheus does not pass this query, such as a web application firewall; if others fail so, too, the token is wrong";
+const TOKEN: &str = "the token for Prometheus is wrong or has expired";
 const RESOURCES: &str = "kubectl top pods -n NAMESPACE: the pods are new, or what serves metrics.k8s.io (metrics-server, or resourceRules in the configuration) has no usage of them";
 
 /// What the published name of a metric without labels has: the hash of no labels.
@@ -75,9 +75,13 @@ const ADVICE: &[Advice] = &[
     // Of a metric of any type: the query is right, or not known to be wrong.
     of("", "Prometheus did not answer", PROMETHEUS),
     of("", "Prometheus can't be reached", PROMETHEUS),
-    of("", "Prometheus answered 401", "the token for Prometheus is wrong or has expired"),
-    of("", "Prometheus answered 403", PROXY),
-    of("", "Prometheus answered 405", PROXY),
+    of(
+        "",
+        "to this query and passes others",
+        "a proxy before Prometheus does not pass this query, such as a web application firewall",
+    ),
+    of("", "Prometheus answered 401", TOKEN),
+    of("", "Prometheus answered 403", TOKEN),
     of(
         "",
         "Prometheus answered 404",

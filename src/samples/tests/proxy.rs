@@ -4,6 +4,7 @@ use super::super::Caller;
 use super::super::MetricError;
 use super::super::coalesce::{Coalescer, SendQuery};
 use super::super::flight::TableResult;
+use super::super::table::Table;
 use super::coalescer::{Sent, all, empty, failure, get, query, sending};
 use crate::prometheus::{BodyStream, Client, Error, Options, Transport, TransportError};
 use crate::promql::shape::ShapedQuery;
@@ -51,16 +52,29 @@ impl Transport for Server {
 
 const EMPTY: &str = r#"{"status":"success","data":{"resultType":"vector","result":[]}}"#;
 
-/// A coalescer with a server, which its client reaches as well, and all queries that come there.
+/// A coalescer with a server, and all queries that come there.
 fn coalescer(
     respond: impl Fn(&str) -> TableResult + Send + Sync + 'static,
 ) -> (Arc<Coalescer>, Sent) {
     let sent = Sent::default();
-    let send = sending(respond, sent.clone());
+    (of_server(sending(respond, sent.clone())), sent)
+}
+
+fn of_server(server: SendQuery) -> Arc<Coalescer> {
     let options = Options { get: true, ..Options::new("http://prometheus") };
-    let client = Client::over(Arc::new(Server(send.clone())), options).unwrap();
-    let coalescer = Coalescer::new(Duration::from_secs(1), send, Spawner::unowned());
-    (Arc::new(coalescer.counted(client)), sent)
+    let client = Client::over(Arc::new(Server(server)), options).unwrap();
+    let send: SendQuery = Arc::new(move |query, flows| {
+        let client = client.clone();
+        async move { Ok(Arc::new(Table::from_body(client.query(&query, &flows).await?)?)) }.boxed()
+    });
+    Arc::new(Coalescer::new(Duration::from_secs(1), send, Spawner::unowned()))
+}
+
+/// The number of queries that came, and of them those that tell whether any passes.
+fn counts(sent: &Sent) -> (usize, usize) {
+    let sent = sent.lock().unwrap();
+    let probes = sent.iter().filter(|query| *query == "vector(1)").count();
+    (sent.len() - probes, probes)
 }
 
 fn refusal(status: u16) -> TableResult {
@@ -79,8 +93,8 @@ async fn a_query_that_a_proxy_does_not_pass_fails_no_other() {
             let results = all(&coalescer, 0..50).await;
             let failed: Vec<usize> = (0..50).filter(|app| results[*app].is_err()).collect();
             assert_eq!(failed, [7], "{status}");
-            let sent = sent.lock().unwrap().len();
-            assert!(round < 2 || sent <= 2, "{status}: {sent}");
+            let (queries, probes) = counts(&sent);
+            assert!(round < 2 || queries <= 2 && probes <= 1, "{status}: {queries} {probes}");
             tokio::time::sleep(Duration::from_secs(15)).await;
         }
     }
@@ -102,8 +116,8 @@ async fn two_neighbours_that_a_proxy_does_not_pass_fail_no_other() {
         let results = all(&coalescer, 0..50).await;
         let failed: Vec<usize> = (0..50).filter(|app| results[*app].is_err()).collect();
         assert_eq!(failed, [0, 1], "round {round}");
-        let sent = sent.lock().unwrap().len();
-        assert!(round < 2 || sent <= 3, "round {round}: {sent}");
+        let (queries, probes) = counts(&sent);
+        assert!(round < 2 || queries <= 3 && probes <= 2, "round {round}: {queries} {probes}");
         tokio::time::sleep(Duration::from_secs(15)).await;
     }
 }
@@ -195,7 +209,7 @@ async fn a_batch_that_waited_while_the_token_expired_is_not_split() {
         Arc::new(move |query, flows| {
             let quick = quick.clone();
             async move {
-                if !query.contains("quick") {
+                if !query.contains("quick") && query != "vector(1)" {
                     tokio::time::sleep(Duration::from_secs(5)).await;
                 }
                 quick(query, flows).await
@@ -203,10 +217,7 @@ async fn a_batch_that_waited_while_the_token_expired_is_not_split() {
             .boxed()
         })
     };
-    let options = Options { get: true, ..Options::new("http://prometheus") };
-    let client = Client::over(Arc::new(Server(quick)), options).unwrap();
-    let coalescer = Coalescer::new(Duration::from_secs(1), slow, Spawner::unowned());
-    let coalescer = Arc::new(coalescer.counted(client));
+    let coalescer = of_server(slow);
     assert!(all(&coalescer, 0..200).await.iter().all(Result::is_ok));
     tokio::time::sleep(Duration::from_secs(2)).await;
     let before = sent.lock().unwrap().len();
@@ -236,13 +247,29 @@ async fn where_a_proxy_passes_no_batch_each_query_is_sent_by_itself() {
         let results = join_all((0..200).map(&ask)).await;
         let failed: Vec<usize> = (0..200).filter(|n| results[*n].is_err()).collect();
         assert_eq!(failed, [0; 0], "{:?}", sent.lock().unwrap());
-        // Fifty trees of four leaves, and two of each by themselves to see whether the proxy passes any.
-        let sent = sent.lock().unwrap().len();
-        assert!(sent <= 50 * (7 + 2), "{sent}");
+        // Fifty trees of four leaves.
+        let (queries, probes) = counts(&sent);
+        assert!(queries <= 50 * 7 && probes <= 9, "{queries} {probes}");
         // A request takes 5 ms.
         assert!(began.elapsed() < Duration::from_millis(100), "{:?}", began.elapsed());
         tokio::time::sleep(Duration::from_secs(15)).await;
     }
+}
+
+/// Prometheus hangs, and the proxy refuses one query at once: none waits for more than one probe of two seconds.
+#[tokio::test(start_paused = true)]
+async fn while_prometheus_hangs_a_refused_query_is_told_soon() {
+    let quick = sending(|_| refusal(403), Sent::default());
+    let hanging: SendQuery = Arc::new(move |query, flows| match query.contains("passwd") {
+        true => quick(query, flows),
+        false => std::future::pending().boxed(),
+    });
+    let coalescer = of_server(hanging);
+    let began = Instant::now();
+    let blocked = |n: usize| format!(r#"max by (pod) (y{{path="passwd{n}"}}) + {n}"#);
+    let results = join_all((0..60).map(async |n| get(&coalescer, &blocked(n)).await)).await;
+    assert!(results.iter().all(Result::is_err));
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
 }
 
 #[tokio::test(start_paused = true)]
@@ -308,9 +335,8 @@ async fn with_an_expired_token_no_batch_is_split() {
             assert!(round().await.iter().all(Result::is_err));
             tokio::time::sleep(Duration::from_secs(15)).await;
         }
-        // Some of them by themselves, to see whether it is the proxy.
-        let many = sent.lock().unwrap().len();
-        assert!(many <= 20 * (40 + 16), "{status}: {many}");
+        let (queries, probes) = counts(&sent);
+        assert!(queries <= 20 * 40 && probes <= 20 * 2, "{status}: {queries} {probes}");
         assert!(!sent.lock().unwrap().iter().any(|query| query.contains("pod!=")), "{status}");
         *expired.lock().unwrap() = false;
         sent.lock().unwrap().clear();

@@ -12,7 +12,6 @@ use futures::future::join_all;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tokio::time::Instant;
 
 fn vector(result: &str, more: &str) -> String {
     format!(r#"{{"status":"success","data":{{"resultType":"vector","result":[{result}]}}{more}}}"#)
@@ -221,9 +220,6 @@ async fn a_server_that_refuses_the_token_counts_as_failing() {
         tokio::spawn(async move { axum::serve(listener, router).await });
         let client = Client::new(Options::new(&url)).unwrap();
         assert!(client.query("up", &[]).await.is_err());
-        // It may be the query that a proxy refuses.
-        assert!(status != 403 || client.failing_for().is_none());
-        assert!(!client.serves(Instant::now()).await);
         assert_eq!(client.failing_for().is_none(), serves, "{status}");
     }
 }
