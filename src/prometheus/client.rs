@@ -47,6 +47,8 @@ const QUERY: &str = "api/v1/query";
 /// A query of no series, how long its answer may take, and its most bytes.
 const PROBE: &str = "vector(1)";
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long before its answer a proxy has refused a query, at most.
+const REFUSAL: Duration = Duration::from_millis(20);
 const MAX_PROBE_RESPONSE: usize = 64 << 10;
 const SERIES: &str = "api/v1/series";
 const REQUIRED: [&str; 2] = [QUERY, SERIES];
@@ -279,9 +281,11 @@ impl Client {
         let was_crowded = seat.complete(completion);
         let body =
             |(content, reservation)| Body::new(content, reservation, took, self.metrics.clone());
+        // A proxy refuses a query when it comes, and may have sent the answer later.
+        let refused = started.max(Instant::now().checked_sub(REFUSAL).unwrap_or(started));
         let result = match result.map(body) {
             Err(Error::Unavailable { status, message })
-                if is_of_proxy(status) && self.passes_queries(Instant::now()).await =>
+                if is_of_proxy(status) && self.passes_queries(refused).await =>
             {
                 Err(Error::Blocked { status, message })
             }

@@ -97,7 +97,7 @@ async fn a_refusal_that_may_be_of_a_proxy_says_nothing_about_the_server() {
             let options = Options::new("http://prometheus");
             let client = Client::over(Arc::new(Refusing(status)), options).unwrap();
             let error = client.query("passwd", std::slice::from_ref(&flow)).await.err();
-            let refused = matches!(error, Some(Error::Unavailable { .. }));
+            let refused = matches!(error, Some(Error::Blocked { .. }));
             assert!(refused && client.failing_for().is_none(), "{flow:?} {error:?}");
         }
     }

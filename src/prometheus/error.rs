@@ -142,6 +142,11 @@ impl Error {
         }
     }
 
+    /// Whether a proxy refuses any query, as with an expired token: others than this one are [`Blocked`](Self::Blocked).
+    pub fn is_of_all_queries(&self) -> bool {
+        matches!(self, Self::Unavailable { status, .. } if is_of_proxy(*status))
+    }
+
     /// The outcome of a request that fails so, for the metrics.
     pub fn outcome(&self) -> &'static str {
         match self {

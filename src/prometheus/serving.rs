@@ -6,7 +6,7 @@ use tokio::sync::{Mutex, watch};
 use tokio::time::{Instant, sleep_until};
 
 /// The least time between two probes: queries that are refused one after the other need one each.
-const PROBE_INTERVAL: Duration = Duration::from_millis(10);
+const PROBE_INTERVAL: Duration = Duration::from_millis(5);
 
 /// What a server has served lately.
 #[derive(Debug, Default)]

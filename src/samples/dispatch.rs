@@ -109,8 +109,8 @@ impl Coalescer {
                 error,
                 Error::TooLong { .. }
                     | Error::Blocked { .. }
-                    | Error::Unavailable { status: 401 | 403 | 405 | 407, .. }
-            );
+                    | Error::Unavailable { status: 401 | 407, .. }
+            ) || error.is_of_all_queries();
             let at_once = !error.is_about_server() && !late && !is_of_proxy;
             if at_once || late {
                 state.estimator.required_failed(now);

@@ -433,7 +433,7 @@ fn is_of_all(error: &Error, group: usize) -> bool {
     match error {
         Error::Overloaded(_) => group == TEMPLATES,
         Error::Unavailable { status: 429, .. } | Error::Settings(_) => true,
-        _ => false,
+        error => error.is_of_all_queries(),
     }
 }
 
