@@ -6,7 +6,7 @@ use super::decode;
 use super::error::{failure, is_of_proxy};
 use super::http::Http;
 use super::queue::{Completion, Flow, RequestQueue};
-use super::serving::Serving;
+use super::serving::{Probed, Serving};
 use super::transport::{Transport, TransportError};
 use super::{Error, Names, Options, Token};
 use crate::telemetry::Metrics;
@@ -319,8 +319,8 @@ impl Client {
         self.serving.passes(since, self.probe()).await
     }
 
-    /// Sends a query of no series, and returns whether it passes. It has no seat, as there is one at a time.
-    async fn probe(&self) -> bool {
+    /// Sends a query of no series. It has no seat, as there is one at a time.
+    async fn probe(&self) -> Probed {
         let request = Request { path: QUERY, form: &[("query", PROBE)], flows: &[], get: self.get };
         let started = Instant::now();
         let exchange = self.exchange(request, (PROBE_TIMEOUT, MAX_PROBE_RESPONSE), &Flow::Shared);
@@ -333,8 +333,16 @@ impl Client {
             let outcome = answer.as_ref().map_or_else(Error::outcome, |()| "answered");
             metrics.queried(outcome, started.elapsed(), Some(bytes));
         }
-        // What refuses all queries does so at once.
-        answer.map_or_else(|error| error.is_late(), |()| true)
+        match answer {
+            Ok(()) => {
+                *self.failing_since() = None;
+                Probed::Passed
+            }
+            Err(Error::Unavailable { status: 300..=399 | 401 | 407, .. }) => Probed::Refused,
+            Err(error) if error.is_of_all_queries() => Probed::Refused,
+            Err(error) if error.is_late() => Probed::Late,
+            Err(_) => Probed::Passed,
+        }
     }
 
     fn with_address(&self, error: Error) -> Error {
@@ -359,7 +367,6 @@ impl Client {
             Err(error) => match error {
                 // The fault is the query's or the response's, or the budget of one flow is used up.
                 Error::Refused(_)
-                | Error::Blocked { .. }
                 | Error::TooLong { .. }
                 | Error::InvalidResponse(_)
                 | Error::Partial(_)
@@ -371,6 +378,8 @@ impl Client {
                 // A server that takes connections and answers nothing is noticed by other requests: those of templates
                 // and rules, and the listings of series.
                 error if error.is_late() && may_be_slow => return,
+                // The proxy's, whatever is behind it.
+                Error::Blocked { .. } => return,
                 Error::Settings(_)
                 | Error::Timeout(_)
                 | Error::GatewayTimeout

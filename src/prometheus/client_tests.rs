@@ -103,6 +103,30 @@ async fn a_refusal_that_may_be_of_a_proxy_says_nothing_about_the_server() {
     }
 }
 
+/// Behind the proxy Prometheus hangs.
+#[tokio::test(start_paused = true)]
+async fn a_query_that_a_proxy_refuses_is_no_sign_that_prometheus_serves() {
+    #[derive(Debug)]
+    struct Hanging;
+    impl Transport for Hanging {
+        fn send(
+            &self,
+            request: http::Request<Bytes>,
+        ) -> BoxFuture<'static, Result<http::Response<BodyStream>, TransportError>> {
+            match String::from_utf8_lossy(request.body()).contains("passwd") {
+                true => Refusing(403).send(request),
+                false => future::pending().boxed(),
+            }
+        }
+    }
+    let client = Client::over(Arc::new(Hanging), Options::new("http://prometheus")).unwrap();
+    let error = client.query("up", &[Flow::Shared]).await.err();
+    assert!(matches!(error, Some(Error::Timeout(_))) && client.failing_for().is_some());
+    let error = client.query("passwd", &[Flow::User("shop".into())]).await.err();
+    assert!(matches!(error, Some(Error::Blocked { .. })), "{error:?}");
+    assert!(client.failing_for().is_some());
+}
+
 /// Statuses are written when their text changes.
 #[tokio::test(start_paused = true)]
 async fn a_proxy_that_gives_up_is_told_alike_however_long_it_waited() {

@@ -34,9 +34,9 @@ pub enum Error {
         /// The message of the response.
         message: String,
     },
-    /// A proxy before Prometheus refused the query, for its text or its length, and passes others.
+    /// A proxy before Prometheus refused the request, for its path, text or length, and does not refuse others.
     #[error(
-        "Prometheus, or a proxy before it, answered {status} to this query and passes others: {message}"
+        "Prometheus, or a proxy before it, answered {status} to this request and passes others: {message}"
     )]
     Blocked {
         /// The HTTP status.
@@ -142,7 +142,7 @@ impl Error {
         }
     }
 
-    /// Whether a proxy refuses any query, as with an expired token: others than this one are [`Blocked`](Self::Blocked).
+    /// Whether a proxy refuses any query, as with an expired token. What it refuses of some is [`Blocked`](Self::Blocked).
     pub fn is_of_all_queries(&self) -> bool {
         matches!(self, Self::Unavailable { status, .. } if is_of_proxy(*status))
     }
@@ -163,8 +163,9 @@ impl Error {
     }
 }
 
-/// Whether a proxy before Prometheus may answer with this status to one query, for its text or its length, as a web
-/// application firewall does with 403. With an expired token it answers 403 to every query.
+/// Whether a proxy before Prometheus may answer with this status to one request, for its path, text or length, as a web
+/// application firewall does with 403. With an expired token it answers 403 to every one. 400, 413, 414 and 431 are
+/// errors of their own.
 pub(super) fn is_of_proxy(status: u16) -> bool {
     matches!(status, 400..=499) && !matches!(status, 401 | 404 | 407 | 422 | 429)
 }

@@ -13,14 +13,26 @@ const PROBE_INTERVAL: Duration = Duration::from_millis(5);
 pub struct Serving {
     /// When the query was sent that succeeded, the latest of all.
     last_success: watch::Sender<Option<Instant>>,
-    /// Held while a probe is in flight, whose result is for all who wait.
+    /// Held while a probe is in flight.
     last_probe: Mutex<Option<Probe>>,
 }
 
+/// Whether a probe passed. It tells of queries that were refused until it was sent; one without an answer in time, which
+/// tells nothing of a token that expires meanwhile, until it ended.
 #[derive(Debug)]
 struct Probe {
-    sent: Instant,
+    tells_until: Instant,
     passed: bool,
+}
+
+/// How a probe ends.
+pub enum Probed {
+    /// It was answered, with whatever a proxy does not say to all queries.
+    Passed,
+    /// It was not answered in time. What refuses all queries does so at once.
+    Late,
+    /// It was refused.
+    Refused,
 }
 
 impl Serving {
@@ -36,7 +48,7 @@ impl Serving {
     }
 
     /// Whether a query passes that is sent at this time or later; if none has succeeded, a probe tells.
-    pub async fn passes(&self, since: Instant, probe: impl Future<Output = bool>) -> bool {
+    pub async fn passes(&self, since: Instant, probe: impl Future<Output = Probed>) -> bool {
         let mut last_success = self.last_success.subscribe();
         let is_served = last_success.wait_for(|last| last.is_some_and(|last| last >= since));
         tokio::select! {
@@ -46,17 +58,21 @@ impl Serving {
         }
     }
 
-    async fn probed(&self, since: Instant, probe: impl Future<Output = bool>) -> bool {
+    async fn probed(&self, since: Instant, probe: impl Future<Output = Probed>) -> bool {
         let mut last = self.last_probe.lock().await;
         if let Some(last) = &*last {
-            if last.sent >= since {
+            if last.tells_until >= since {
                 return last.passed;
             }
-            sleep_until(last.sent + PROBE_INTERVAL).await;
+            sleep_until(last.tells_until + PROBE_INTERVAL).await;
         }
         let sent = Instant::now();
-        let passed = probe.await;
-        *last = Some(Probe { sent, passed });
+        let (tells_until, passed) = match probe.await {
+            Probed::Passed => (sent, true),
+            Probed::Late => (Instant::now(), true),
+            Probed::Refused => (sent, false),
+        };
+        *last = Some(Probe { tells_until, passed });
         passed
     }
 }

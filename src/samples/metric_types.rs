@@ -84,7 +84,7 @@ fn lookup_ttl(lookup: &TypeLookup) -> Duration {
     match lookup {
         Ok(kinds) if kinds.counter || kinds.other => TYPE_TTL,
         Ok(_) => UNKNOWN_TYPE_TTL,
-        // It is that of the name, and none of the server that ends soon.
+        // That of a proxy, which does not pass this name, or no look-ups.
         Err(error) if matches!(**error, Error::Blocked { .. }) => MAX_BACKOFF,
         Err(_) => ERROR_TTL,
     }

@@ -77,8 +77,8 @@ const ADVICE: &[Advice] = &[
     of("", "Prometheus can't be reached", PROMETHEUS),
     of(
         "",
-        "to this query and passes others",
-        "a proxy before Prometheus does not pass this query, such as a web application firewall",
+        "to this request and passes others",
+        "a proxy before Prometheus does not pass this request, such as a web application firewall",
     ),
     of("", "Prometheus answered 401", TOKEN),
     of("", "Prometheus answered 403", TOKEN),

@@ -260,7 +260,7 @@ async fn where_a_proxy_passes_no_batch_each_query_is_sent_by_itself() {
     }
 }
 
-/// Prometheus hangs, and the proxy refuses one query at once: none waits for more than one probe of two seconds.
+/// Prometheus hangs, and the proxy refuses some queries at once: none waits for more than two probes of two seconds.
 #[tokio::test(start_paused = true)]
 async fn while_prometheus_hangs_a_refused_query_is_told_soon() {
     let quick = sending(|_| refusal(403), Sent::default());
