@@ -285,7 +285,7 @@ impl Client {
         let refused = started.max(Instant::now().checked_sub(REFUSAL).unwrap_or(started));
         let result = match result.map(body) {
             Err(Error::Unavailable { status, message })
-                if is_of_proxy(status) && self.passes_queries(refused).await =>
+                if is_of_proxy(status) && Box::pin(self.passes_queries(refused)).await =>
             {
                 Err(Error::Blocked { status, message })
             }
@@ -314,7 +314,7 @@ impl Client {
     }
 
     /// Whether the server passes any query that is sent at this time or later. If none has succeeded, a query of no series
-    /// tells: a proxy may refuse others for what they are.
+    /// tells: a proxy may refuse others for what they are. Its future is large, and rarely needed.
     async fn passes_queries(&self, since: Instant) -> bool {
         self.serving.passes(since, self.probe()).await
     }
