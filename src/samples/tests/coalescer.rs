@@ -5,6 +5,7 @@ use super::super::error::MetricError;
 use super::super::flight::TableResult;
 use super::super::table::Table;
 use super::super::{Caller, QueryResult};
+use super::sending;
 use crate::prometheus::{Error, Flow};
 use crate::promql::shape::ShapedQuery;
 use crate::supervise::Spawner;
@@ -23,24 +24,6 @@ pub(super) fn coalescer(
     let sent = Sent::default();
     let send = sending(respond, sent.clone());
     (Arc::new(Coalescer::new(Duration::from_secs(1), send, Spawner::unowned())), sent)
-}
-
-/// The function for a server, which notes the queries.
-pub(super) fn sending(
-    respond: impl Fn(&str) -> TableResult + Send + Sync + 'static,
-    seen: Sent,
-) -> SendQuery {
-    let respond = Arc::new(respond);
-    Arc::new(move |query, _| {
-        let (seen, respond) = (seen.clone(), respond.clone());
-        async move {
-            seen.lock().unwrap().push(query.clone());
-            // Long enough that callers at the same time share a flight.
-            tokio::time::sleep(Duration::from_millis(5)).await;
-            respond(&query)
-        }
-        .boxed()
-    })
 }
 
 pub(super) async fn get(coalescer: &Arc<Coalescer>, query: &str) -> TableResult {
