@@ -44,14 +44,14 @@ pub struct Client {
 const MAX_URL_QUERY: usize = 2048;
 /// What metrics are read by. A server without it has a wrong address.
 const QUERY: &str = "api/v1/query";
+const SERIES: &str = "api/v1/series";
+const REQUIRED: [&str; 2] = [QUERY, SERIES];
 /// A query of no series, how long its answer may take, and its most bytes.
 const PROBE: &str = "vector(1)";
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+const MAX_PROBE_RESPONSE: usize = 64 << 10;
 /// How long before its answer a proxy has refused a query, at most.
 const REFUSAL: Duration = Duration::from_millis(20);
-const MAX_PROBE_RESPONSE: usize = 64 << 10;
-const SERIES: &str = "api/v1/series";
-const REQUIRED: [&str; 2] = [QUERY, SERIES];
 /// The largest response to users' own queries, in bytes.
 const MAX_USER_RESPONSE: usize = 8 << 20;
 /// The most series of a response to users' own queries. Prometheus leaves out the
